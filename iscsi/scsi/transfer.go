@@ -1,0 +1,32 @@
+package scsi
+
+// Buffer is memory for a command's data that the transport lends: a SCSI layer that gets its data
+// buffers from the transport lets it place and send them without a copy.
+type Buffer interface {
+	// Bytes is the memory; its length is what was asked for.
+	Bytes() []byte
+	// Release gives the memory back. Release it once.
+	Release()
+}
+
+// Transfer moves one command's data. The target implements it over the connection's Datamover.
+// Offsets count octets from the beginning of the command's data in that direction.
+//
+// Its methods may wait (for memory, for the peer) unless Inline says that the command runs on a
+// goroutine that must not; the target runs a command inline only if its data-out has arrived and
+// the logical unit said that the command does not block.
+type Transfer interface {
+	// InLength and OutLength are what the initiator expects to be moved, in octets.
+	InLength() int64
+	OutLength() int64
+	// Chunk is the largest buffer, in octets, that Buffer and Out give at once.
+	Chunk() int
+	// Buffer lends memory for n octets of data-in (n <= Chunk).
+	Buffer(n int) (Buffer, error)
+	// In sends b's first n octets as the data-in at off and takes b over. Octets beyond
+	// InLength are dropped here, so that the caller only says what it has. Calls come in rising order without holes.
+	In(b Buffer, off int64, n int) error
+	// Out returns n octets of data-out at off (n <= Chunk); off+n may not pass OutLength. The
+	// caller releases the buffer.
+	Out(off int64, n int) (Buffer, error)
+}
