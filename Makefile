@@ -1,0 +1,38 @@
+# goiwarp. `make demo` runs the main job, `make test` proves it; `make help` lists the rest.
+
+GO      ?= go
+BIN     := bin
+TOOL    := $(GO) tool -modfile=internal/tools/go.mod
+OTHERS  := darwin/amd64 darwin/arm64 windows/amd64 windows/arm64 freebsd/amd64 freebsd/arm64 linux/arm64
+FUZZ_SECONDS ?= 240
+
+.PHONY: help build test lint cross demo bench fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build the programs into bin/
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/...
+
+test: ## run every test with the race detector
+	$(GO) test -race -timeout 15m ./...
+
+lint: cross ## vet, staticcheck, gofumpt, and a build for every system
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	@out=$$($(TOOL) gofumpt -l .); if [ -n "$$out" ]; then echo "not gofumpt-formatted:"; echo "$$out"; exit 1; fi
+
+cross: ## build for the other systems
+	@set -e; for t in $(OTHERS); do echo "build $$t"; CGO_ENABLED=0 GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) build ./...; done
+
+demo: build ## a disk over iSER and iSCSI on loopback: write 256 MiB, read it back, compare
+	@tests/demo.sh $(BIN)
+
+bench: ## the benchmarks with their ratios to raw TCP
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## fuzz every target for FUZZ_SECONDS in all
+	@tests/fuzz.sh $(FUZZ_SECONDS)
+
+clean: ## remove what was built
+	rm -rf $(BIN)

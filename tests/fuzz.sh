@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Fuzzes every target of the module one after the other, for SECONDS_IN_ALL in all (building them
+# comes on top). A crash leaves its input in the package's testdata/fuzz and fails the run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+total=${1:-240}
+
+targets=()
+while read -r pkg; do
+	while read -r name; do targets+=("$pkg $name"); done < <(go test -run '^$' -list '^Fuzz' "$pkg" | grep '^Fuzz' || true)
+done < <(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u)
+
+n=${#targets[@]}
+[ "$n" -gt 0 ] || { echo "no fuzz target found"; exit 1; }
+each=$((total / n))
+[ "$each" -gt 0 ] || each=1
+echo "$n fuzz targets, ${each}s each"
+failed=0
+for t in "${targets[@]}"; do
+	read -r pkg name <<<"$t"
+	echo "== $pkg $name"
+	go test -run '^$' -fuzz "^$name\$" -fuzztime "${each}s" "$pkg" | grep -vE '^(fuzz: elapsed|PASS)' || failed=$((failed + 1))
+	[ "${PIPESTATUS[0]}" = 0 ] || failed=$((failed + 1))
+done
+echo "$((n - failed)) passed, $failed failed"
+[ "$failed" = 0 ]
