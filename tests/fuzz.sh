@@ -16,11 +16,20 @@ each=$((total / n))
 [ "$each" -gt 0 ] || each=1
 echo "$n fuzz targets, ${each}s each"
 failed=0
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
 for t in "${targets[@]}"; do
 	read -r pkg name <<<"$t"
-	echo "== $pkg $name"
-	go test -run '^$' -fuzz "^$name\$" -fuzztime "${each}s" "$pkg" | grep -vE '^(fuzz: elapsed|PASS)' || failed=$((failed + 1))
-	[ "${PIPESTATUS[0]}" = 0 ] || failed=$((failed + 1))
+	if go test -run '^$' -fuzz "^$name\$" -fuzztime "${each}s" "$pkg" >"$out" 2>&1; then
+		echo "ok   $pkg $name: $(grep -oE 'execs: [0-9]+' "$out" | tail -n 1)"
+	elif grep -q 'context deadline exceeded' "$out" && ! grep -qE 'Failing input|panic:' "$out"; then
+		# The toolchain's fuzzer says this when a busy machine lets its own end come late: no input failed.
+		echo "ok   $pkg $name: $(grep -oE 'execs: [0-9]+' "$out" | tail -n 1), ended late"
+	else
+		echo "FAIL $pkg $name"
+		cat "$out"
+		failed=$((failed + 1))
+	fi
 done
 echo "$((n - failed)) passed, $failed failed"
 [ "$failed" = 0 ]
