@@ -67,6 +67,8 @@ const (
 	CapAnyMemory                              // Window.BindBytes: a window over memory that no MR covers
 	// CapReadSinkNeedsRemoteWrite says that an RDMA Read's sink region must carry RemoteWrite (iWARP).
 	CapReadSinkNeedsRemoteWrite
+	// CapWindowSGE says that SGE.Window may name local memory: the sink of an RDMA Read above all.
+	CapWindowSGE
 )
 
 // Has says whether all of want is in c.

@@ -33,12 +33,14 @@ const (
 	InvalidateSink
 )
 
-// SGE is one piece of registered memory: n octets at Off of MR (or of the window's memory where
-// STag names a window of this PD).
+// SGE is one piece of registered memory: n octets at Off of MR, or of the memory that Window is
+// bound to (CapWindowSGE; MR is then nil). A window as the sink of an RDMA Read puts its own STag on
+// the wire, so that the right to write lives no longer than the Read and reaches no further.
 type SGE struct {
-	MR  MR
-	Off int
-	Len int
+	MR     MR
+	Window Window
+	Off    int
+	Len    int
 }
 
 // SendWR is a work request for the send queue.
