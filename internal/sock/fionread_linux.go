@@ -1,0 +1,5 @@
+package sock
+
+import "golang.org/x/sys/unix"
+
+const fionread = unix.SIOCINQ
