@@ -24,3 +24,21 @@ const (
 	OpAsync        Opcode = 0x32
 	OpReject       Opcode = 0x3f
 )
+
+var opcodeNames = map[Opcode]string{
+	OpNOPOut: "NOP-Out", OpSCSICommand: "SCSI Command", OpTaskMgmtReq: "Task Management Request", OpLoginReq: "Login Request",
+	OpTextReq: "Text Request", OpDataOut: "Data-Out", OpLogoutReq: "Logout Request", OpSNACK: "SNACK Request",
+	OpNOPIn: "NOP-In", OpSCSIResponse: "SCSI Response", OpTaskMgmtRsp: "Task Management Response", OpLoginRsp: "Login Response",
+	OpTextRsp: "Text Response", OpDataIn: "Data-In", OpLogoutRsp: "Logout Response", OpR2T: "R2T", OpAsync: "Asynchronous Message",
+	OpReject: "Reject",
+}
+
+func (o Opcode) String() string {
+	if s, ok := opcodeNames[o]; ok {
+		return s
+	}
+	return nameOf(nil, int(o))
+}
+
+// FromInitiator tells that it is an opcode of initiators (bit 0x20 clear).
+func (o Opcode) FromInitiator() bool { return o&0x20 == 0 }
