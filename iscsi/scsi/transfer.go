@@ -1,5 +1,7 @@
 package scsi
 
+import "errors"
+
 // Buffer is memory for a command's data that the transport lends: a SCSI layer that gets its data
 // buffers from the transport lets it place and send them without a copy.
 type Buffer interface {
@@ -30,3 +32,15 @@ type Transfer interface {
 	// caller releases the buffer.
 	Out(off int64, n int) (Buffer, error)
 }
+
+// noTransfer is the Transfer of a command for which the initiator expects no data.
+type noTransfer struct{}
+
+var errNoTransfer = errors.New("scsi: no data was expected")
+
+func (noTransfer) InLength() int64                { return 0 }
+func (noTransfer) OutLength() int64               { return 0 }
+func (noTransfer) Chunk() int                     { return 4096 }
+func (noTransfer) Buffer(int) (Buffer, error)     { return nil, errNoTransfer }
+func (noTransfer) In(Buffer, int64, int) error    { return errNoTransfer }
+func (noTransfer) Out(int64, int) (Buffer, error) { return nil, errNoTransfer }

@@ -85,4 +85,7 @@ var (
 	ErrReadOnly = errors.New("store: read-only")
 	ErrLocked   = errors.New("store: in use by another process")
 	ErrClosed   = errors.New("store: closed")
+	// ErrFlush is wrapped by every error of Flush, and by one of WriteFUA that may have cost
+	// earlier writes too: the operating system may have dropped what it could not write, whoever wrote it.
+	ErrFlush = errors.New("store: flush failed")
 )

@@ -1,0 +1,386 @@
+package scsi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"goiwarp/iscsi/store"
+)
+
+// Provisioning says whether initiators may unmap blocks.
+type Provisioning int
+
+const (
+	// ProvisionAuto is thin if the store can discard, else full.
+	ProvisionAuto Provisioning = iota
+	// ProvisionFull offers no unmapping.
+	ProvisionFull
+	// ProvisionThin offers UNMAP and WRITE SAME with UNMAP; the store must be able to discard.
+	ProvisionThin
+)
+
+// LUConfig configures a logical unit. The zero value is a disk of 512 octet blocks with the write cache on
+// if the store has one.
+type LUConfig struct {
+	// BlockSize is the logical block's size in octets, 512 or 4096; 0 is 512.
+	BlockSize int
+	// PhysicalExponent is the power of two of logical blocks in a physical one, at most 7 (READ CAPACITY(16)).
+	PhysicalExponent int
+	// Vendor (8 characters), Product (16) and Revision (4) are for INQUIRY; empty for defaults.
+	Vendor, Product, Revision string
+	// Identity is what Serial and NAA are derived from where those are empty. It must be stable over
+	// restarts and unique to the logical unit: the target's name with the LUN, for one. Empty is the store's name.
+	Identity string
+	// Serial is the unit serial number, at most 36 printable ASCII characters.
+	Serial string
+	// NAA is a designator of 8 or 16 octets whose first four bits are its kind (SPC-4, section 7.8.6.6).
+	// If it is nil, a locally assigned one (3h) of 8 octets is derived.
+	NAA []byte
+	// WriteThrough turns the write cache off: a write is durable before it is answered. An initiator can
+	// change it by MODE SELECT until the next reset.
+	WriteThrough bool
+	// ReadOnly refuses writes. A store that is read-only does so, too.
+	ReadOnly     bool
+	Provisioning Provisioning
+	// Rotational reports a rotating medium; a store that says it is one does so, too.
+	Rotational bool
+	// MaxTransfer is the most octets that one READ, WRITE or VERIFY may move; 0 is 32 MiB.
+	MaxTransfer int
+	// Log is told of what an operator should know (a failed flush, a size that is no multiple of
+	// the block); nil is nothing.
+	Log *slog.Logger
+}
+
+// ErrShrink is Resize's refusal to take blocks away.
+var ErrShrink = errors.New("scsi: would shrink the logical unit")
+
+// LU is one logical unit, a direct access block device over a store. All methods may be called by many goroutines at once.
+type LU struct {
+	store  store.Store
+	cfg    LUConfig // completed
+	info   store.Info
+	log    *slog.Logger
+	thin   bool
+	ident  identity
+	limits limits
+	locks  rangeLock
+
+	blocks  atomic.Uint64 // capacity
+	told    atomic.Uint64 // capacity that nexuses were last told
+	ignored atomic.Int64  // octets of the store after the last whole block
+	wce     atomic.Bool   // write cache enabled
+	dsense  atomic.Bool   // descriptor format sense (control mode page)
+
+	reservation atomic.Pointer[Nexus] // by RESERVE(6)
+
+	flushMu sync.Mutex    // one flush at a time
+	flushes atomic.Uint64 // begun so far; written under flushMu
+	broken  atomic.Pointer[error]
+
+	mu         sync.Mutex // guards attentions
+	attentions map[*Nexus]*attention
+}
+
+// NewLU makes a logical unit over s. The caller keeps s and closes it after the last command.
+func NewLU(s store.Store, cfg LUConfig) (*LU, error) {
+	l := &LU{store: s, info: s.Info(), log: cfg.Log, attentions: make(map[*Nexus]*attention)}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	if err := cfg.complete(l.info); err != nil {
+		return nil, err
+	}
+	l.cfg = cfg
+	_, canDiscard := s.(store.Discarder)
+	canDiscard = canDiscard && l.info.DiscardGranularity > 0
+	switch cfg.Provisioning {
+	case ProvisionThin:
+		if !canDiscard {
+			return nil, fmt.Errorf("scsi: %s: thin provisioning needs a store that can discard", l.info.Name)
+		}
+		l.thin = true
+	case ProvisionAuto:
+		l.thin = canDiscard
+	}
+	l.wce.Store(!cfg.WriteThrough)
+	l.limits = newLimits(&cfg, l.info, l.thin)
+	l.setCapacity(s.Size())
+	l.told.Store(l.blocks.Load())
+	if l.blocks.Load() == 0 {
+		return nil, fmt.Errorf("scsi: %s: %d octets hold no block of %d", l.info.Name, s.Size(), cfg.BlockSize)
+	}
+	l.ident = newIdentity(&cfg)
+	return l, nil
+}
+
+// complete checks the configuration and fills in the defaults.
+func (c *LUConfig) complete(info store.Info) error {
+	if c.BlockSize == 0 {
+		c.BlockSize = 512
+	}
+	if c.BlockSize != 512 && c.BlockSize != 4096 {
+		return fmt.Errorf("scsi: block size %d is neither 512 nor 4096", c.BlockSize)
+	}
+	if info.Align > c.BlockSize && info.Align%c.BlockSize == 0 && info.Kind == "block" {
+		return fmt.Errorf("scsi: %s: block size %d is below the device's %d", info.Name, c.BlockSize, info.Align)
+	}
+	if c.PhysicalExponent < 0 || c.PhysicalExponent > 7 {
+		return fmt.Errorf("scsi: physical block exponent %d is not within 0 to 7", c.PhysicalExponent)
+	}
+	if c.Vendor == "" {
+		c.Vendor = "GOIWARP"
+	}
+	if c.Product == "" {
+		c.Product = "Virtual Disk"
+	}
+	if c.Revision == "" {
+		c.Revision = "1"
+	}
+	if c.Identity == "" {
+		c.Identity = info.Kind + ":" + info.Name
+	}
+	for _, f := range []struct {
+		name, value string
+		max         int
+	}{
+		{"vendor", c.Vendor, 8},
+		{"product", c.Product, 16},
+		{"revision", c.Revision, 4},
+		{"serial number", c.Serial, 36},
+	} {
+		if err := printable(f.name, f.value, f.max); err != nil {
+			return err
+		}
+	}
+	if n := len(c.NAA); n != 0 && n != 8 && n != 16 {
+		return fmt.Errorf("scsi: NAA designator of %d octets, must be 8 or 16", n)
+	}
+	if len(c.NAA) != 0 {
+		if long := len(c.NAA) == 16; long != (c.NAA[0]>>4 == 6) {
+			return fmt.Errorf("scsi: NAA %xh does not have %d octets", c.NAA[0]>>4, len(c.NAA))
+		}
+	}
+	if c.MaxTransfer == 0 {
+		c.MaxTransfer = 32 << 20
+	}
+	if c.MaxTransfer < c.BlockSize || c.MaxTransfer%c.BlockSize != 0 {
+		return fmt.Errorf("scsi: maximum transfer of %d octets is no multiple of the block size %d", c.MaxTransfer, c.BlockSize)
+	}
+	c.ReadOnly = c.ReadOnly || info.ReadOnly
+	c.Rotational = c.Rotational || info.Rotational
+	return nil
+}
+
+func printable(name, s string, most int) error {
+	if len(s) > most {
+		return fmt.Errorf("scsi: %s %q is longer than %d characters", name, s, most)
+	}
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7e {
+			return fmt.Errorf("scsi: %s %q is not printable ASCII", name, s)
+		}
+	}
+	return nil
+}
+
+// setCapacity takes over the store's size.
+func (l *LU) setCapacity(size int64) {
+	bs := int64(l.cfg.BlockSize)
+	l.blocks.Store(uint64(size / bs))
+	tail := size % bs
+	l.ignored.Store(tail)
+	if tail != 0 {
+		l.log.Warn("size is no multiple of the block size; the tail is ignored",
+			"store", l.info.Name, "size", size, "block", bs, "ignored", tail)
+	}
+}
+
+// Store is the backing store.
+func (l *LU) Store() store.Store { return l.store }
+
+// BlockSize is the logical block's size in octets.
+func (l *LU) BlockSize() int { return l.cfg.BlockSize }
+
+// Capacity is the number of logical blocks.
+func (l *LU) Capacity() uint64 { return l.blocks.Load() }
+
+// Ignored is the number of octets at the store's end that are less than a block and cannot be reached.
+func (l *LU) Ignored() int64 { return l.ignored.Load() }
+
+// Blocks tells that commands may wait for the store.
+func (l *LU) Blocks() bool { return l.info.Blocks }
+
+// Thin tells that blocks can be unmapped.
+func (l *LU) Thin() bool { return l.thin }
+
+// WriteCache tells whether the write cache is on now.
+func (l *LU) WriteCache() bool { return l.wce.Load() }
+
+// Serial is the unit serial number.
+func (l *LU) Serial() string { return l.ident.serial }
+
+// NAA is the NAA designator.
+func (l *LU) NAA() []byte { return l.ident.naa }
+
+// ReadOnly tells that writes are refused: by configuration, or since a flush failed.
+func (l *LU) ReadOnly() bool { return l.cfg.ReadOnly || l.broken.Load() != nil }
+
+// Resize changes the store's size, in octets, and tells every nexus (CAPACITY DATA HAS CHANGED). Taking blocks
+// away is ErrShrink unless force is set.
+func (l *LU) Resize(size int64, force bool) error {
+	r, ok := l.store.(store.Resizer)
+	if !ok {
+		return fmt.Errorf("scsi: %s: %w: the store's size is fixed", l.info.Name, errors.ErrUnsupported)
+	}
+	if blocks := size / int64(l.cfg.BlockSize); blocks < 1 || uint64(blocks) < l.blocks.Load() && !force {
+		return fmt.Errorf("%w: %s from %d to %d blocks", ErrShrink, l.info.Name, l.blocks.Load(), blocks)
+	}
+	if uint64(size/int64(l.cfg.BlockSize)) < l.blocks.Load() {
+		// Initiators may not reach what is about to go.
+		l.setCapacity(size)
+	}
+	err := r.Resize(size)
+	l.Refresh()
+	return err
+}
+
+// Refresh looks at the store's size again, after it was changed from elsewhere, and tells every nexus if there
+// are more or fewer blocks than before. It reports whether there are.
+func (l *LU) Refresh() bool {
+	l.setCapacity(l.store.Size())
+	now := l.blocks.Load()
+	if l.told.Swap(now) == now {
+		return false
+	}
+	l.log.Info("capacity changed", "store", l.info.Name, "blocks", now)
+	l.Attention(CodeCapacityChanged, nil)
+	return true
+}
+
+// Attach makes the logical unit known to a nexus that belongs to no Device, with a first unit
+// attention of POWER ON, RESET, OR BUS DEVICE RESET.
+func (l *LU) Attach(n *Nexus) { n.attach(l, CodeReset) }
+
+func (n *Nexus) attach(l *LU, code Code) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return
+	}
+	l.mu.Lock()
+	_, known := l.attentions[n]
+	if !known {
+		l.attentions[n] = new(attention)
+		n.lus = append(n.lus, l)
+	}
+	l.mu.Unlock()
+	l.attend(n, code)
+}
+
+// leave undoes attach.
+func (n *Nexus) leave(l *LU) {
+	n.mu.Lock()
+	for i, have := range n.lus {
+		if have == l {
+			n.lus = append(n.lus[:i], n.lus[i+1:]...)
+			break
+		}
+	}
+	n.mu.Unlock()
+	l.detach(n)
+}
+
+func (l *LU) detach(n *Nexus) {
+	l.reservation.CompareAndSwap(n, nil)
+	l.mu.Lock()
+	if a := l.attentions[n]; a != nil {
+		n.pending.Add(-int32(a.n))
+		delete(l.attentions, n)
+	}
+	l.mu.Unlock()
+}
+
+// attend queues a unit attention for one nexus.
+func (l *LU) attend(n *Nexus, code Code) {
+	l.mu.Lock()
+	if a := l.attentions[n]; a != nil {
+		n.pending.Add(int32(a.add(code)))
+	}
+	l.mu.Unlock()
+}
+
+// Attention queues a unit attention for every nexus but except, which may be nil.
+func (l *LU) Attention(code Code, except *Nexus) {
+	l.mu.Lock()
+	for n, a := range l.attentions {
+		if n != except {
+			n.pending.Add(int32(a.add(code)))
+		}
+	}
+	l.mu.Unlock()
+}
+
+// takeAttention gives the oldest unit attention of a nexus and forgets it.
+func (l *LU) takeAttention(n *Nexus) (Code, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.attentions[n]
+	if a == nil || a.n == 0 {
+		return 0, false
+	}
+	code := a.codes[0]
+	n.pending.Add(int32(a.drop(code)))
+	return code, true
+}
+
+// dropAttention forgets one unit attention of a nexus.
+func (l *LU) dropAttention(n *Nexus, code Code) {
+	l.mu.Lock()
+	if a := l.attentions[n]; a != nil {
+		n.pending.Add(int32(a.drop(code)))
+	}
+	l.mu.Unlock()
+}
+
+// Reset is the LOGICAL UNIT RESET that a nexus asked for: mode parameters go back to what was configured, reservations
+// end, and every other nexus is told (BUS DEVICE RESET FUNCTION OCCURRED). The caller has aborted the tasks.
+func (l *LU) Reset(by *Nexus) { l.reset(by, CodeBusDeviceReset) }
+
+func (l *LU) reset(by *Nexus, code Code) {
+	l.reservation.Store(nil)
+	l.dsense.Store(false)
+	if l.cfg.WriteThrough && l.wce.Swap(false) {
+		// What was answered while the cache was on must not stay behind in it. A failure
+		// makes the unit read-only, which is all that a reset can say about it.
+		_ = l.flush()
+	} else if !l.cfg.WriteThrough {
+		l.wce.Store(true)
+	}
+	l.Attention(code, by)
+}
+
+// Sync makes every write that was answered durable, as SYNCHRONIZE CACHE does; for a target that stops.
+func (l *LU) Sync() error { return l.flush() }
+
+// Plan says what a CDB asks this logical unit to move. It is cheap and allocates nothing.
+func (l *LU) Plan(cdb []byte) Plan {
+	c := find(cdb)
+	if c == nil || c.when != nil && !c.when(l) {
+		return Plan{}
+	}
+	p := Plan{Blocks: c.flags&medium != 0 && l.info.Blocks}
+	if c.plan != nil {
+		p.DataIn, p.DataOut = c.plan(l, cdb)
+	}
+	return p
+}
+
+// Execute runs one command, as Device.Execute does for the logical unit of a LUN. A nil nexus has no unit
+// attentions and holds no reservation.
+func (l *LU) Execute(ctx context.Context, n *Nexus, cdb []byte, x Transfer) Result {
+	return l.execute(ctx, nil, n, cdb, x)
+}

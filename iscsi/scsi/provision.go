@@ -1,0 +1,247 @@
+package scsi
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"goiwarp/iscsi/store"
+)
+
+// discard unmaps blocks. They read as zeros afterwards, those in a granule that is not wholly inside, too.
+func (t *task) discard(lba, n uint64) error {
+	l := t.lu
+	s := span{lba: lba, end: lba + n}
+	if err := l.locks.lock(t.ctx, s); err != nil {
+		return err
+	}
+	defer l.locks.unlock(s)
+	bs := int64(l.cfg.BlockSize)
+	return l.store.(store.Discarder).Discard(int64(lba)*bs, int64(n)*bs)
+}
+
+// zero writes zeros without data, if the store can.
+func (t *task) zero(lba, n uint64) error {
+	l := t.lu
+	z, ok := l.store.(store.Zeroer)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	s := span{lba: lba, end: lba + n}
+	if err := l.locks.lock(t.ctx, s); err != nil {
+		return err
+	}
+	defer l.locks.unlock(s)
+	bs := int64(l.cfg.BlockSize)
+	return z.WriteZeroes(int64(lba)*bs, int64(n)*bs)
+}
+
+// settle makes a change durable if the write cache is off.
+func (t *task) settle(err error, lba uint64) {
+	if err == nil && !t.lu.wce.Load() {
+		err = t.lu.flush()
+	}
+	if err != nil {
+		t.storeError(err, true, lba)
+	}
+}
+
+// unmap is UNMAP (SBC-3, section 5.28). The parameter list is a header of 8 octets and descriptors of 16:
+//
+//	 0            2             4        8                16            20        24
+//	+------------+-------------+--------+----------------+-------------+---------+---
+//	| data length| descr length|  0...  |      LBA       |   blocks    |  0...   | ...
+//	+------------+-------------+--------+----------------+-------------+---------+---
+//
+// Everything is checked before the first block is unmapped. A last descriptor that is not whole is ignored.
+func (t *task) unmap() {
+	l := t.lu
+	length := int64(binary.BigEndian.Uint16(t.cdb[7:]))
+	if length == 0 {
+		return
+	}
+	if length < 8 {
+		t.fail(KeyIllegalRequest, CodeParameterListLength)
+		return
+	}
+	buf := scratches.Get().(*[scratchSize]byte)
+	defer scratches.Put(buf)
+	list, ok := t.parameterList(buf[:], length)
+	if !ok || !t.writable() {
+		return
+	}
+	n := min(int(binary.BigEndian.Uint16(list[2:])), len(list)-8) / 16
+	if n > maxUnmapDescriptors {
+		t.badParameter(2)
+		return
+	}
+	total := uint64(0)
+	for i := range n {
+		d := list[8+16*i:]
+		blocks := uint64(binary.BigEndian.Uint32(d[8:]))
+		total += blocks
+		if total > uint64(l.limits.unmap) {
+			t.badParameter(8 + 16*i + 8)
+			return
+		}
+		if !t.within(binary64(d), blocks) {
+			return
+		}
+	}
+	for i := range n {
+		d := list[8+16*i:]
+		lba, blocks := binary64(d), uint64(binary.BigEndian.Uint32(d[8:]))
+		if blocks == 0 {
+			continue
+		}
+		if err := t.ctx.Err(); err != nil {
+			t.res.Err = err
+			return
+		}
+		if err := t.discard(lba, blocks); err != nil {
+			t.storeError(err, true, lba)
+			return
+		}
+	}
+	if total > 0 {
+		t.settle(nil, 0)
+	}
+}
+
+// writeSame is WRITE SAME(10) and (16): one block of data, or zeros with NDOB, for all blocks. With UNMAP and zeros
+// the blocks are unmapped, which reads the same (SBC-3, section 5.38 ff.).
+func (t *task) writeSame() {
+	l := t.lu
+	lba, n := extent(t.cdb)
+	bs := int64(l.cfg.BlockSize)
+	unmap := t.cdb[1]&0x08 != 0
+	ndob := t.cdb[0] == OpWriteSame16 && t.cdb[1]&0x01 != 0
+	if unmap && !l.thin {
+		t.badBits(1, 0x08)
+		return
+	}
+	if n == 0 || n > l.limits.writeSame { // WSNZ is set: 0 is not "to the end"
+		if t.cdb[0] == OpWriteSame16 {
+			t.badField(10)
+		} else {
+			t.badField(7)
+		}
+		return
+	}
+	if !t.within(lba, uint64(n)) || !t.writable() {
+		return
+	}
+	buf := scratches.Get().(*[scratchSize]byte)
+	defer scratches.Put(buf)
+	if ndob {
+		clear(buf[:bs])
+	} else {
+		if t.x.OutLength() < bs {
+			t.fail(KeyIllegalRequest, CodeInvalidFieldInCIU)
+			return
+		}
+		if !t.fetch(buf[:bs], 0) {
+			return
+		}
+		t.res.Out = bs
+	}
+	if ndob || isZero(buf[:bs]) {
+		var err error
+		if unmap {
+			err = t.discard(lba, uint64(n))
+		} else {
+			err = t.zero(lba, uint64(n))
+		}
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.settle(err, lba)
+			return
+		}
+	}
+	for filled := bs; filled < scratchSize; filled *= 2 {
+		copy(buf[filled:], buf[:filled])
+	}
+	for off, total := int64(0), int64(n)*bs; off < total; {
+		if err := t.ctx.Err(); err != nil {
+			t.res.Err = err
+			return
+		}
+		size := min(total-off, scratchSize)
+		at := lba + uint64(off/bs)
+		if _, err := l.write(t.ctx, buf[:size], at, false); err != nil {
+			t.storeError(err, true, at)
+			return
+		}
+		off += size
+	}
+	t.settle(nil, lba)
+}
+
+func isZero(p []byte) bool {
+	for _, c := range p {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// maxStatusDescriptors bounds what one GET LBA STATUS answers; the initiator asks again from there on.
+const maxStatusDescriptors = 31
+
+// getLBAStatus tells from which block on how many are mapped or not (SBC-3, section 5.6): a header of 8
+// octets, then descriptors of LBA (8), blocks (4), provisioning status (1: 0 mapped, 1 not) and 3 of nothing.
+func (t *task) getLBAStatus() {
+	l := t.lu
+	lba := binary64(t.cdb[2:])
+	allocation := int64(binary.BigEndian.Uint32(t.cdb[10:]))
+	blocks := l.blocks.Load()
+	if lba >= blocks {
+		t.fail(KeyIllegalRequest, CodeLBAOutOfRange)
+		return
+	}
+	m, _ := l.store.(store.Mapper)
+	data := t.reply[:8]
+	clear(data)
+	bs := int64(l.cfg.BlockSize)
+	for n := 0; n < maxStatusDescriptors && lba < blocks; n++ {
+		mapped, count, err := true, min(blocks-lba, 0xffffffff), error(nil)
+		if m != nil {
+			mapped, count, err = blockStatus(m, lba, count, bs)
+		}
+		if err != nil {
+			t.storeError(err, false, lba)
+			return
+		}
+		data = binary.BigEndian.AppendUint64(data, lba)
+		data = binary.BigEndian.AppendUint32(data, uint32(count))
+		status := byte(1)
+		if mapped {
+			status = 0
+		}
+		data = append(data, status, 0, 0, 0)
+		lba += count
+		if int64(len(data)) >= allocation {
+			break
+		}
+	}
+	binary.BigEndian.PutUint32(data, uint32(len(data)-4))
+	t.answer(data, allocation)
+}
+
+// blockStatus rounds a store's extents to blocks: one that is mapped in part is mapped.
+func blockStatus(m store.Mapper, lba, most uint64, bs int64) (mapped bool, blocks uint64, err error) {
+	off, end := int64(lba)*bs, int64(lba+most)*bs
+	mapped, n, err := m.Extent(off, end-off)
+	if err != nil {
+		if errors.Is(err, errors.ErrUnsupported) {
+			return true, most, nil
+		}
+		return false, 0, err
+	}
+	if mapped {
+		return true, uint64((n + bs - 1) / bs), nil
+	}
+	if n < bs {
+		return true, 1, nil
+	}
+	return false, uint64(n / bs), nil
+}
