@@ -12,6 +12,7 @@ import (
 
 // MemSocket is one end of a pair made by MemPipe.
 type MemSocket struct {
+	guard
 	in, out *stream
 	emss    atomic.Int64
 	closed  chan struct{} // closed by Close
@@ -134,6 +135,10 @@ func (s *MemSocket) TryWrite(bufs [][]byte) (int, error) {
 	if s.isClosed() {
 		return 0, net.ErrClosed
 	}
+	if err := s.acquire(); err != nil {
+		return 0, err
+	}
+	defer s.release()
 	return s.out.write(bufs)
 }
 

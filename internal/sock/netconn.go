@@ -18,10 +18,12 @@ const connBuffer = 64 << 10
 // without waiting: so octets pass through a buffer of its own, and TryWrite leaves all to Write.
 type connSocket struct {
 	net.Conn
+	guard
 	buf  []byte
 	r, w int
 	err  error // what Read returns once the buffer is empty
 	list net.Buffers
+	out  []byte // what a guarded write copies to
 }
 
 // NewConnSocket returns a Socket on any net.Conn, at the price of a copy and of a goroutine switch
@@ -70,12 +72,31 @@ func (s *connSocket) Read(into Scatter) (int, error) {
 func (s *connSocket) TryWrite([][]byte) (int, error) { return 0, nil }
 
 func (s *connSocket) Write(bufs [][]byte) (int, error) {
+	if s.g != nil {
+		return s.writeGuarded(bufs)
+	}
 	s.list = append(s.list[:0], bufs...)
 	keep := s.list // WriteTo moves s.list along
 	n, err := s.list.WriteTo(s.Conn)
 	clear(keep)
 	s.list = keep[:0]
 	return int(n), err
+}
+
+// writeGuarded takes a copy while the memory is on loan, and waits without it.
+func (s *connSocket) writeGuarded(bufs [][]byte) (int, error) {
+	if s.out == nil {
+		s.out = make([]byte, connBuffer)
+	}
+	if err := s.acquire(); err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, b := range bufs {
+		n += copy(s.out[n:], b)
+	}
+	s.release()
+	return s.Conn.Write(s.out[:n])
 }
 
 func (s *connSocket) EMSS() int { return DefaultEMSS }

@@ -19,6 +19,7 @@ import (
 // only an attempt made after the poller was armed may decide to wait. The callbacks are built once,
 // and their arguments travel in fields, so that a call allocates nothing.
 type tcpSocket struct {
+	guard
 	conn *net.TCPConn
 	raw  syscall.RawConn
 
@@ -114,7 +115,11 @@ func (s *tcpSocket) write(bufs [][]byte, wait bool) (int, error) {
 }
 
 func (s *tcpSocket) tryWrite(fd uintptr) bool {
+	if s.wr.err = s.acquire(); s.wr.err != nil {
+		return true
+	}
 	n, err := s.wr.iov.writev(fd, s.wr.bufs)
+	s.release()
 	if err != nil {
 		if again(err) {
 			return !s.wr.wait
