@@ -1,0 +1,160 @@
+package iscsi
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Settings are what one side wants, or can do at most; the negotiation with the peer makes Params of them. The zero
+// value is good for both roles. Lengths are in octets.
+type Settings struct {
+	// HeaderDigest and DataDigest are the digests taken, in order of preference ("CRC32C", "None"). nil: an initiator
+	// offers None, a target takes what the initiator likes best. Over RDMA they are always None.
+	HeaderDigest, DataDigest []string
+
+	// UnsolicitedData allows Data-Out PDUs that no R2T asked for (InitialR2T=No). A target agrees if the initiator wants it too.
+	UnsolicitedData bool
+	// NoImmediateData forbids data in SCSI Command PDUs (ImmediateData=No).
+	NoImmediateData bool
+
+	// MaxRecvDataSegment is the longest data segment that this side takes in a PDU; 0: 262144.
+	// Over RDMA the two RecvDataSegment lengths below stand in its place.
+	MaxRecvDataSegment int
+	MaxBurstLength     int // longest solicited sequence; 0: 1048576
+	FirstBurstLength   int // most unsolicited data, immediate included; 0: 65536
+	MaxOutstandingR2T  int // 0: 8
+	DefaultTime2Wait   int // seconds; 0: 2
+	DefaultTime2Retain int // seconds
+
+	// ProtocolLevel is the highest iSCSIProtocolLevel (RFC 7144, section 7.1.1). 0: an initiator says
+	// nothing (so it is 1), a target goes up to 2.
+	ProtocolLevel int
+	// TaskReporting are the ways of reporting task ends taken, in order of preference; nil: "RFC3720" alone, and an
+	// initiator says nothing.
+	TaskReporting []string
+
+	// TargetRecvDataSegment and InitiatorRecvDataSegment bound control PDUs over RDMA, per direction; 0: 8192.
+	TargetRecvDataSegment    int
+	InitiatorRecvDataSegment int
+	// MaxOutstandingUnexpectedPDUs is what this side takes without credit (RFC 7145, section 6.7); 0: 8.
+	MaxOutstandingUnexpectedPDUs uint32
+	// MaxAHSLength is what this side takes; 0: 256, which is the default and is not declared.
+	MaxAHSLength uint32
+	// TaggedBufferForSolicitedDataOnly and ISERHelloRequired are an initiator's declarations (RFC 7145, sections 6.9 and 6.10).
+	TaggedBufferForSolicitedDataOnly bool
+	ISERHelloRequired                bool
+}
+
+func orDefault(n, def int) string {
+	if n == 0 {
+		n = def
+	}
+	return strconv.Itoa(n)
+}
+
+// value is this side's value of a negotiated or declared operational key; for lists all that it takes. "" if it has none.
+func (s *Settings) value(name string, role Role, rdma bool) string {
+	switch name {
+	case KeyHeaderDigest:
+		return digestList(s.HeaderDigest, role, rdma)
+	case KeyDataDigest:
+		return digestList(s.DataDigest, role, rdma)
+	case KeyMaxConnections:
+		return "1"
+	case KeyInitialR2T:
+		return yesNo(!s.UnsolicitedData)
+	case KeyImmediateData:
+		return yesNo(!s.NoImmediateData)
+	case KeyMaxRecvDataSegment:
+		return orDefault(s.MaxRecvDataSegment, 256<<10)
+	case KeyMaxBurstLength:
+		return orDefault(s.MaxBurstLength, 1<<20)
+	case KeyFirstBurstLength:
+		// It may not pass MaxBurstLength (RFC 7143, section 13.14).
+		first, burst := s.FirstBurstLength, s.MaxBurstLength
+		if first == 0 {
+			first = 64 << 10
+		}
+		if burst == 0 {
+			burst = 1 << 20
+		}
+		return strconv.Itoa(min(first, burst))
+	case KeyMaxOutstandingR2T:
+		return orDefault(s.MaxOutstandingR2T, 8)
+	case KeyDefaultTime2Wait:
+		return orDefault(s.DefaultTime2Wait, 2)
+	case KeyDefaultTime2Retain:
+		return strconv.Itoa(s.DefaultTime2Retain)
+	case KeyDataPDUInOrder, KeyDataSequenceInOrder:
+		return Yes
+	case KeyErrorRecoveryLevel:
+		return "0"
+	case KeyTaskReporting:
+		if s.TaskReporting == nil {
+			return "RFC3720"
+		}
+		return strings.Join(s.TaskReporting, ",")
+	case KeyProtocolLevel:
+		return orDefault(s.ProtocolLevel, 2)
+	case KeyRDMAExtensions:
+		return yesNo(rdma)
+	case KeyTargetRecvSegment:
+		return orDefault(s.TargetRecvDataSegment, 8192)
+	case KeyInitiatorRecvSegment:
+		return orDefault(s.InitiatorRecvDataSegment, 8192)
+	case KeyMaxUnexpectedPDUs:
+		return orDefault(int(s.MaxOutstandingUnexpectedPDUs), 8)
+	case KeyMaxAHSLength:
+		return orDefault(int(s.MaxAHSLength), 256)
+	case KeySolicitedOnly:
+		return yesNo(s.TaggedBufferForSolicitedDataOnly)
+	case KeyISERHello:
+		return yesNo(s.ISERHelloRequired)
+	}
+	return ""
+}
+
+func digestList(l []string, role Role, rdma bool) string {
+	switch {
+	case rdma:
+		return None
+	case l != nil:
+		return strings.Join(l, ",")
+	case role == RoleTarget:
+		return "CRC32C,None"
+	}
+	return None
+}
+
+// offers tells whether an initiator says the key of its own accord.
+func (s *Settings) offers(k *Key, rdma bool) bool {
+	switch k.Name {
+	case KeyRDMAExtensions, KeyTargetRecvSegment, KeyInitiatorRecvSegment, KeyMaxUnexpectedPDUs:
+		return rdma
+	case KeyMaxAHSLength:
+		return rdma && s.MaxAHSLength != 0
+	case KeySolicitedOnly:
+		return rdma && s.TaggedBufferForSolicitedDataOnly
+	case KeyISERHello:
+		return rdma && s.ISERHelloRequired
+	case KeyHeaderDigest, KeyDataDigest, KeyMaxRecvDataSegment:
+		return !rdma
+	case KeyProtocolLevel:
+		return s.ProtocolLevel != 0
+	case KeyTaskReporting:
+		return s.TaskReporting != nil
+	case KeyNodeArchitecture:
+		return false
+	}
+	return s.value(k.Name, RoleInitiator, rdma) != ""
+}
+
+// guards are the keys that a target brings up itself when the initiator was silent and the default would be
+// more than it allows.
+func (s *Settings) guards(k *Key) bool {
+	switch k.Name {
+	case KeyImmediateData, KeyMaxBurstLength, KeyFirstBurstLength, KeyHeaderDigest, KeyDataDigest:
+		return true
+	}
+	return false
+}
