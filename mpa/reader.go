@@ -15,9 +15,9 @@ const (
 	// wholeLen is the ULPDU length up to which Next waits for the whole FPDU. To place less than
 	// this directly would cost more than the copy.
 	wholeLen = 4 << 10
-	// largeLen is the ULPDU length from which on the reader expects more such FPDUs, and reads
-	// only readAhead octets beyond the end of a payload: trailer and next header. So the next
-	// payload goes straight to its place, too.
+	// largeLen is the ULPDU length from which on the reader expects more such FPDUs, until it meets
+	// one of wholeLen or less, and reads only readAhead octets beyond the end of a payload: trailer
+	// and next header. So the next payload goes straight to its place, too.
 	largeLen  = 16 << 10
 	readAhead = 256
 	// compactLen is how many octets are moved to the front of the buffer to read more at once.
@@ -35,7 +35,7 @@ type reader struct {
 	buf     []byte
 	r, w    int
 	pos     uint64 // of buf[r] in the stream of full operation
-	large   bool   // the FPDU before was large
+	large   bool   // FPDUs are large, read little ahead
 	err     error  // what Next returns for good
 	f       FPDU
 	win     window
@@ -99,7 +99,11 @@ func (in *reader) next() {
 	if in.markers {
 		raw += markerLen * innerMarkers(in.pos+uint64(pre), size)
 	}
-	in.large = n >= largeLen
+	if n >= largeLen {
+		in.large = true
+	} else if n <= wholeLen { // what lies between may be the end of a large message
+		in.large = false
+	}
 	in.f.begin(n, pre, raw)
 	if n <= wholeLen || in.markers || in.w-in.r >= raw {
 		if in.fill(raw) != nil {

@@ -12,8 +12,9 @@ const (
 	// chunkLen is the size of the pieces that the arena grows by: headers, trailers and copied
 	// payload lie in them.
 	chunkLen = 16 << 10
-	// copyLen is the payload up to which a copy is cheaper than an entry in the vectored write.
-	copyLen = 256
+	// copyLen is the ULPDU length up to which a copy in one piece is cheaper than a list of pieces,
+	// here and in the kernel.
+	copyLen = 2 << 10
 	// emssRefresh is after how many octets the socket is asked for its EMSS again.
 	emssRefresh = 32 << 10
 	// keepList is the capacity up to which an idle connection keeps its list of buffers.
@@ -96,18 +97,20 @@ func (c *Conn) AppendCopy(head []byte, payload [][]byte) (end uint64) {
 }
 
 func (o *writer) append(head []byte, payload [][]byte, copied bool) uint64 {
-	data := 0
+	n := len(head)
 	for _, b := range payload {
-		data += len(b)
+		n += len(b)
 	}
-	n := len(head) + data
 	if n > MaxULPDU {
 		panic("mpa: ULPDU is longer than its length field can say")
 	}
-	if o.markers {
+	switch {
+	case o.markers:
 		o.appendMarked(n, head, payload)
-	} else {
-		o.appendPlain(n, head, payload, copied || data <= copyLen)
+	case n <= copyLen:
+		o.appendSmall(n, head, payload)
+	default:
+		o.appendPlain(n, head, payload, copied)
 	}
 	bump(&o.count.fpdus, 1)
 	bump(&o.count.octets, uint64(n))
@@ -115,6 +118,20 @@ func (o *writer) append(head []byte, payload [][]byte, copied bool) uint64 {
 		bump(&o.count.crcs, 1)
 	}
 	return o.queued
+}
+
+// appendSmall queues an FPDU without Markers as one piece of the arena.
+func (o *writer) appendSmall(n int, head []byte, payload [][]byte) {
+	b := o.reserve(fpduLen(n))
+	binary.BigEndian.PutUint16(b, uint16(n))
+	at := lengthLen + copy(b[lengthLen:], head)
+	for _, p := range payload {
+		at += copy(b[at:], p)
+	}
+	clear(b[at:]) // pad, and the CRC where there is none
+	if at = len(b) - crcLen; o.crc {
+		binary.LittleEndian.PutUint32(b[at:], crc(0, b[:at]))
+	}
 }
 
 // appendPlain queues an FPDU without Markers. The CRC is computed over the arena where octets are
