@@ -1,0 +1,263 @@
+package soft
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"goiwarp/mpa"
+)
+
+// Network makes and takes the connections under a device. A net.Conn that has a method
+//
+//	Socket() mpa.Socket
+//
+// gives its own stream; on any other connection mpa.NewSocket makes one.
+type Network interface {
+	Dial(ctx context.Context, addr string) (net.Conn, error)
+	Listen(ctx context.Context, addr string) (net.Listener, error)
+}
+
+// TCP is the host's network. The zero value leaves buffers to the kernel.
+type TCP struct {
+	// ReadBuffer and WriteBuffer, if above 0, set SO_RCVBUF and SO_SNDBUF, in octets.
+	ReadBuffer, WriteBuffer int
+}
+
+// Dial implements Network.
+func (n TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return n.tune(c)
+}
+
+// Listen implements Network.
+func (n TCP) Listen(ctx context.Context, addr string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return tcpListener{ln, n}, nil
+}
+
+type tcpListener struct {
+	net.Listener
+	n TCP
+}
+
+func (l tcpListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.n.tune(c)
+}
+
+func (n TCP) tune(c net.Conn) (net.Conn, error) {
+	t := c.(*net.TCPConn)
+	var err error
+	if n.ReadBuffer > 0 {
+		err = t.SetReadBuffer(n.ReadBuffer)
+	}
+	if n.WriteBuffer > 0 && err == nil {
+		err = t.SetWriteBuffer(n.WriteBuffer)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// socketOf gives the stream under a connection.
+func socketOf(c net.Conn) mpa.Socket {
+	if s, ok := c.(interface{ Socket() mpa.Socket }); ok {
+		return s.Socket()
+	}
+	return mpa.NewSocket(c)
+}
+
+// MemNetwork is a network in memory. It waits on channels only, so that tests can run it in the
+// virtual time of testing/synctest; make it within the bubble. Addresses are "host:port" with any
+// host; port 0 picks a free one. Its connections are net.Conns, so that other protocols run on it too.
+type MemNetwork struct {
+	cfg MemConfig
+
+	mu        sync.Mutex // guards what follows
+	listeners map[string]*memListener
+	last      int // port picked last
+}
+
+// MemConfig sizes a MemNetwork's connections.
+type MemConfig struct {
+	Buffer int // octets under way in each direction; 0 means 64 KiB
+	EMSS   int // effective maximum segment size; 0 means 1460
+}
+
+// memBacklog is how many connections may wait for Accept.
+const memBacklog = 128
+
+// NewMemNetwork makes a network without listeners.
+func NewMemNetwork(cfg MemConfig) *MemNetwork {
+	if cfg.Buffer <= 0 {
+		cfg.Buffer = 64 << 10
+	}
+	if cfg.EMSS <= 0 {
+		cfg.EMSS = 1460
+	}
+	return &MemNetwork{cfg: cfg, listeners: make(map[string]*memListener)}
+}
+
+// memAddr is an address of a MemNetwork.
+type memAddr string
+
+func (memAddr) Network() string  { return "mem" }
+func (a memAddr) String() string { return string(a) }
+
+// Listen implements Network.
+func (n *MemNetwork) Listen(ctx context.Context, addr string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if port == "0" {
+		n.last++
+		port = strconv.Itoa(n.last)
+		addr = net.JoinHostPort(host, port)
+	}
+	if n.listeners[addr] != nil {
+		return nil, &net.OpError{Op: "listen", Net: "mem", Addr: memAddr(addr), Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
+	}
+	l := &memListener{n: n, addr: memAddr(addr), backlog: make(chan net.Conn, memBacklog), closed: make(chan struct{})}
+	n.listeners[addr] = l
+	return l, nil
+}
+
+// Dial implements Network.
+func (n *MemNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	l := n.listeners[addr]
+	n.last++
+	from := memAddr(fmt.Sprintf("client:%d", n.last))
+	n.mu.Unlock()
+	refused := &net.OpError{Op: "dial", Net: "mem", Addr: memAddr(addr), Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	if l == nil {
+		return nil, refused
+	}
+	a, b := mpa.MemPipe(n.cfg.Buffer)
+	a.SetEMSS(n.cfg.EMSS)
+	b.SetEMSS(n.cfg.EMSS)
+	client := &memConn{MemSocket: a, local: from, remote: l.addr}
+	server := &memConn{MemSocket: b, local: l.addr, remote: from}
+	select {
+	case <-l.closed:
+		return nil, refused
+	default:
+	}
+	select {
+	case l.backlog <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, refused
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+type memListener struct {
+	n       *MemNetwork
+	addr    memAddr
+	backlog chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (l *memListener) Accept() (net.Conn, error) {
+	select {
+	case <-l.closed: // before what still waits
+		return nil, l.closedError()
+	default:
+	}
+	select {
+	case c := <-l.backlog:
+		return c, nil
+	case <-l.closed:
+		return nil, l.closedError()
+	}
+}
+
+func (l *memListener) closedError() error {
+	return &net.OpError{Op: "accept", Net: "mem", Addr: l.addr, Err: net.ErrClosed}
+}
+
+func (l *memListener) Addr() net.Addr { return l.addr }
+
+func (l *memListener) Close() error {
+	l.once.Do(func() {
+		l.n.mu.Lock()
+		delete(l.n.listeners, string(l.addr))
+		l.n.mu.Unlock()
+		close(l.closed)
+		for {
+			select {
+			case c := <-l.backlog:
+				c.Close()
+			default:
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// memConn is a connection of a MemNetwork as a net.Conn.
+type memConn struct {
+	*mpa.MemSocket
+	local, remote memAddr
+}
+
+// Socket hands out the stream itself, for MPA.
+func (c *memConn) Socket() mpa.Socket { return c.MemSocket }
+
+func (c *memConn) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	return c.MemSocket.Read(&mpa.SliceScatter{B: b})
+}
+
+func (c *memConn) Write(b []byte) (int, error) {
+	total := 0
+	for total < len(b) {
+		n, err := c.MemSocket.Write([][]byte{b[total:]})
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+func (c *memConn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+func (c *memConn) LocalAddr() net.Addr  { return c.local }
+func (c *memConn) RemoteAddr() net.Addr { return c.remote }
