@@ -206,3 +206,19 @@ func CheckSegs(d *Domain, segs []Seg, need Access) (uint64, error) {
 	}
 	return total, nil
 }
+
+// Target is how a peer names the element: the region's STag and the Tagged Offset of the element's first octet. ok is
+// false if the region is not valid.
+func (g *Seg) Target() (s STag, to uint64, access Access, ok bool) {
+	for {
+		v := g.Region.state.Load()
+		if v>>32 == 0 {
+			return 0, 0, 0, false
+		}
+		if g.Region.state.CompareAndSwap(v, v+1) {
+			s, to, access = STag(v>>32), g.Region.base+uint64(g.Off), g.Region.access
+			g.Region.Release()
+			return s, to, access, true
+		}
+	}
+}

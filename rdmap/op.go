@@ -104,10 +104,9 @@ type opState struct {
 	linkRead *Op    // the next younger one that waits for a response
 	end      uint64 // stream position behind the last octet
 	total    uint32 // payload length
+	msn      uint32 // of a Read or Atomic Request; the latter's identifier too
 	sinkSTag ddp.STag
 	sinkTO   uint64
-	msn      uint32
-	cover    ddp.Cover // what of a Read Response is there
 	stage    stage
 	internal bool // the Stream's own: no Done
 	err      error
