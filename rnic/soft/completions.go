@@ -31,6 +31,13 @@ func (q *qp) Received(r *rdmap.Receive, m *rdmap.Delivery) {
 // Done implements rdmap.Handler.
 func (q *qp) Done(op *rdmap.Op, err error) {
 	o := op.Context.(*sendOp)
+	if err == nil {
+		err = q.broken
+	} else if q.broken == nil {
+		if q.broken = err; !errors.Is(err, rdmap.ErrFlushed) {
+			q.broken = flushError(err)
+		}
+	}
 	c := rnic.Completion{ID: op.User, QP: q, Op: o.code, Len: o.octets, Err: err}
 	signaled, part := o.signaled, o.part
 	if c.Op == rnic.OpRead {
@@ -102,7 +109,8 @@ func (q *qp) drain(err error) {
 	if q.srq == nil {
 		q.rq.close(endedError(err))
 		for r := q.rq.take(); r != nil; r = q.rq.take() {
-			q.Received(r, &rdmap.Delivery{Err: flushed})
+			q.stage(q.rcq, rnic.Completion{ID: r.User, QP: q, Op: rnic.OpRecv, Status: rnic.StatusFlushed, Err: flushed})
+			q.rq.put(r)
 		}
 	}
 	q.BatchEnd()
@@ -196,18 +204,18 @@ func postError(err error) error {
 	return wrapDDP(err)
 }
 
-// recvStatus sorts the error of a receive.
+// recvStatus sorts the error of a receive that the stream gave back.
 func recvStatus(err error) rnic.Status {
 	var d *ddp.Error
 	switch {
 	case err == nil:
 		return rnic.StatusOK
+	case errors.As(err, &d) && !d.Remote && d.Type == ddp.LocalCatastrophic:
+		return rnic.StatusLocalProtect // the buffer was withdrawn before the message came
 	case errors.Is(err, rdmap.ErrFlushed):
 		return rnic.StatusFlushed
 	case errors.As(err, &d) && d.Type == ddp.UntaggedBuffer && d.Code == ddp.CodeTooLong:
 		return rnic.StatusLocalLength
-	case isLocal(err):
-		return rnic.StatusLocalProtect
 	}
 	return rnic.StatusConnectionLost
 }

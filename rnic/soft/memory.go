@@ -18,7 +18,7 @@ type pd struct {
 	dev    *Device
 	domain *ddp.Domain
 
-	mu      sync.RWMutex // guards what follows
+	mu      sync.RWMutex           // guards what follows
 	members map[member]struct{}    // regions and windows
 	byIndex map[uint32]*ddp.Region // those that have had an STag, by its index
 	qps     int
@@ -180,10 +180,10 @@ func (p *pd) register(mem []byte, access rnic.Access, mapped bool) (rnic.MR, err
 	return m, nil
 }
 
-func (m *mr) STag() rnic.STag        { return m.stag }
-func (m *mr) Addr() uint64           { return m.addr }
-func (m *mr) Bytes() []byte          { return m.mem }
-func (m *mr) Access() rnic.Access    { return m.access }
+func (m *mr) STag() rnic.STag     { return m.stag }
+func (m *mr) Addr() uint64        { return m.addr }
+func (m *mr) Bytes() []byte       { return m.mem }
+func (m *mr) Access() rnic.Access { return m.access }
 func (m *mr) release() error      { return m.Deregister() }
 
 // Deregister implements rnic.MR.
@@ -326,8 +326,8 @@ func (w *window) unlink() {
 	w.of, w.next, w.prev = nil, nil, nil
 }
 
-func (w *window) STag() rnic.STag        { return rnic.STag(w.region.STag()) }
-func (w *window) release() error         { return w.Free() }
+func (w *window) STag() rnic.STag { return rnic.STag(w.region.STag()) }
+func (w *window) release() error  { return w.Free() }
 
 func (w *window) Addr() uint64 {
 	w.mu.Lock()

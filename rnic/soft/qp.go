@@ -52,6 +52,7 @@ type qp struct {
 	// The stream's callbacks, which come one at a time, own what follows.
 	staged [2][]rnic.Completion // of scq and of rcq; only the first if they are the same
 	read   split
+	broken error // of the first failure: nothing behind it succeeds
 }
 
 // sendOp is an operation with what its completion needs.
