@@ -30,8 +30,11 @@ type buffer struct {
 	n     int // octets asked for
 	class uint8
 	conn  *Datamover // whose share it counts against; nil: none
-	refs  atomic.Int32
-	next  *buffer
+	// region grants the peer this buffer alone, on devices whose windows cannot; made when it is first needed, and
+	// kept. The pool's lock guards it.
+	region rnic.MR
+	refs   atomic.Int32
+	next   *buffer
 }
 
 // Bytes is the memory that was asked for.
@@ -49,6 +52,12 @@ func (b *buffer) Release() {
 	}
 }
 
+// noBuffer is a buffer of no octets.
+type noBuffer struct{}
+
+func (noBuffer) Bytes() []byte { return nil }
+func (noBuffer) Release()      {}
+
 // retain adds a holder.
 func (b *buffer) retain() { b.refs.Add(1) }
 
@@ -65,8 +74,7 @@ type slab struct {
 // bufferPool lends the registered buffers of a domain. Its lock is a leaf.
 type bufferPool struct {
 	dom    *Domain
-	access rnic.Access
-	single bool // each buffer has a region of its own, because peers are given the region's STag
+	remote rnic.Access // rights of a buffer's own region; 0: windows do it all
 
 	mu     sync.Mutex
 	max    int // octets of all slabs
@@ -78,15 +86,52 @@ type bufferPool struct {
 
 func (p *bufferPool) init(d *Domain) {
 	p.dom, p.max = d, d.cfg.BufferMemory
-	p.access = rnic.LocalWrite
 	caps := d.attr.Caps
 	if !caps.Has(rnic.CapWindows) {
-		p.single = true
-		p.access |= rnic.RemoteRead | rnic.RemoteWrite
+		p.remote = rnic.LocalWrite | rnic.RemoteRead | rnic.RemoteWrite
 	} else if caps.Has(rnic.CapReadSinkNeedsRemoteWrite) && !caps.Has(rnic.CapWindowSGE) {
-		p.single = true
-		p.access |= rnic.RemoteWrite
+		p.remote = rnic.LocalWrite | rnic.RemoteWrite
 	}
+}
+
+// region returns the region of b alone, with remote rights.
+func (p *bufferPool) region(b *buffer) (rnic.MR, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b.region == nil {
+		size := 1 << (b.class + minClass)
+		mr, err := p.dom.pd.RegisterMR(b.slab.mr.Bytes()[b.off:b.off+size:b.off+size], p.remote)
+		if err != nil {
+			return nil, fmt.Errorf("iser: registering a buffer: %w", err)
+		}
+		b.region = mr
+	}
+	return b.region, nil
+}
+
+// withdraw takes the remote rights of b's own region away. Whatever else uses the buffer at the moment fails.
+func (p *bufferPool) withdraw(b *buffer) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return b.withdraw()
+}
+
+func (b *buffer) withdraw() error {
+	mr := b.region
+	if mr == nil {
+		return nil
+	}
+	b.region = nil
+	return mr.Deregister()
+}
+
+// release withdraws the buffers' regions and gives the slab's memory back; the pool's lock is held.
+func (s *slab) release() error {
+	var errs []error
+	for i := range s.parts {
+		errs = append(errs, s.parts[i].withdraw())
+	}
+	return errors.Join(append(errs, s.mr.Deregister())...)
 }
 
 func classOf(n int) int { return max(bits.Len(uint(max(n, 1)-1)), minClass) - minClass }
@@ -141,10 +186,7 @@ func (p *bufferPool) put(b *buffer) {
 // grow adds a slab of the class; p.mu is held.
 func (p *bufferPool) grow(class int) error {
 	size := 1 << (class + minClass)
-	total := size
-	if !p.single {
-		total = max(size, slabOctets)
-	}
+	total := max(size, slabOctets)
 	if p.octets+total > p.max {
 		total = size // less at a time when memory is short
 		if p.octets+total > p.max {
@@ -154,7 +196,7 @@ func (p *bufferPool) grow(class int) error {
 			return iscsi.ErrNoMemory
 		}
 	}
-	mr, err := p.dom.pd.AllocMR(total, p.access)
+	mr, err := p.dom.pd.AllocMR(total, rnic.LocalWrite)
 	if err != nil {
 		return fmt.Errorf("%w: %w", iscsi.ErrNoMemory, err)
 	}
@@ -186,7 +228,7 @@ func (p *bufferPool) trim(n int) {
 			}
 		}
 		size := len(s.mr.Bytes())
-		if err := s.mr.Deregister(); err != nil {
+		if err := s.release(); err != nil {
 			p.dom.log.Error("iser: giving memory back", "error", err)
 		}
 		p.octets -= size
@@ -207,7 +249,7 @@ func (p *bufferPool) close() error {
 	defer p.mu.Unlock()
 	var errs []error
 	for _, s := range p.slabs {
-		errs = append(errs, s.mr.Deregister())
+		errs = append(errs, s.release())
 	}
 	p.slabs, p.free, p.octets = nil, [numClasses]*buffer{}, 0
 	return errors.Join(errs...)

@@ -183,6 +183,9 @@ func (d *Datamover) Start(n iscsi.Notifier) {
 
 // Alloc implements iscsi.Datamover.
 func (d *Datamover) Alloc(n int) (iscsi.Buffer, error) {
+	if n == 0 {
+		return noBuffer{}, nil
+	}
 	b, err := d.dom.buffers.get(n, d)
 	if err != nil {
 		return nil, err

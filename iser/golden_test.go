@@ -119,6 +119,6 @@ func TestLinuxSession(t *testing.T) {
 	require.Equal(t, 25, got.invalidated)
 	require.Positive(t, got.reads)
 	require.Positive(t, got.writes)
-	require.Equal(t, got.reads+got.writes+1, got.responses, "%+v, one TEST UNIT READY", got)
+	require.Equal(t, got.reads+got.writes+2, got.responses, "two commands moved no data")
 	t.Logf("%+v, %d unpadded", got, unpadded)
 }

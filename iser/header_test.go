@@ -131,7 +131,7 @@ func TestPrivateGolden(t *testing.T) {
 func TestHeaderRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := Header(rapid.SliceOfN(rapid.Byte(), HeaderLen, HeaderLen+8).Draw(t, "dirt"))
-		rest := append([]byte(nil), h[HeaderLen:]...)
+		rest := append([]byte{}, h[HeaderLen:]...)
 		ws, rs := rnic.STag(rapid.Uint32().Draw(t, "ws")), rnic.STag(rapid.Uint32().Draw(t, "rs"))
 		wb, rb := rapid.Uint64().Draw(t, "wb"), rapid.Uint64().Draw(t, "rb")
 		h.Init()

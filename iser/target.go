@@ -105,7 +105,7 @@ func (d *Datamover) putData(in *iscsi.DataIn) (taken bool, err error) {
 		}
 		o.buf = b
 		o.sge[0] = rnic.SGE{MR: b.slab.mr, Off: b.off + in.From, Len: in.Len}
-	} else {
+	} else if in.Len > 0 {
 		c, err := d.dom.buffers.get(in.Len, nil)
 		if err != nil {
 			d.putOp(o)
@@ -207,8 +207,17 @@ func (d *Datamover) sink(o *op, out *iscsi.DataOut) error {
 	}
 	o.buf = b
 	o.wr.SGE = o.sge[:]
-	if d.dom.buffers.access&rnic.RemoteWrite != 0 || !d.dom.attr.Caps.Has(rnic.CapReadSinkNeedsRemoteWrite) {
+	switch {
+	case !d.dom.attr.Caps.Has(rnic.CapReadSinkNeedsRemoteWrite):
 		o.sge[0] = rnic.SGE{MR: b.slab.mr, Off: b.off + off, Len: out.Len}
+		return nil
+	case d.dom.buffers.remote != 0:
+		mr, err := d.dom.buffers.region(b)
+		if err != nil {
+			b.Release()
+			return err
+		}
+		o.sge[0] = rnic.SGE{MR: mr, Off: off, Len: out.Len}
 		return nil
 	}
 	w, err := d.window1()
@@ -237,7 +246,7 @@ func (d *Datamover) DeallocateTaskResources(itt uint32) {
 	if !d.target {
 		if t := d.tasks[itt]; t != nil {
 			delete(d.tasks, itt)
-			d.dropTask(t)
+			d.cutTask(t)
 		}
 		d.mu.Unlock()
 		return

@@ -109,11 +109,19 @@ func (d *Datamover) grant(g *grant, buf iscsi.Buffer, off, n int, access rnic.Ac
 		g.bounce = true
 	}
 	if !caps.Has(rnic.CapWindows) {
+		mr, err := d.dom.buffers.region(b)
+		if err != nil {
+			if g.bounce {
+				b.Release()
+			}
+			*g = grant{}
+			return err
+		}
 		g.buf = b
 		if !g.bounce {
 			b.retain()
 		}
-		g.stag, g.base = b.slab.mr.STag(), b.slab.mr.Addr()+uint64(b.off+off)
+		g.stag, g.base = mr.STag(), mr.Addr()+uint64(off)
 		d.stats.stags++
 		return nil
 	}
@@ -218,6 +226,19 @@ func (d *Datamover) endTask(t *task, bhs iscsi.BHS, invalidated rnic.STag) error
 	}
 	d.dropTask(t)
 	return err
+}
+
+// cutTask is dropTask for a task that gets no response: the peer may be using its memory at this
+// moment, so that rights which are kept otherwise are withdrawn as well; d.mu is held.
+func (d *Datamover) cutTask(t *task) {
+	for _, g := range []*grant{&t.read, &t.write} {
+		if g.window == nil && g.buf != nil {
+			if err := d.dom.buffers.withdraw(g.buf); err != nil {
+				d.log.Error("iser: withdrawing a buffer", "error", err)
+			}
+		}
+	}
+	d.dropTask(t)
 }
 
 // dropTask revokes and frees a task; d.mu is held.
