@@ -1,0 +1,171 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"goiwarp/iscsi"
+	"goiwarp/iscsi/scsi"
+)
+
+// Config describes a Server. Only Targets is needed.
+type Config struct {
+	// Targets are the target nodes served, at least one; names are unique without regard to case.
+	Targets []Target
+
+	// Limits bound what peers can make the server hold.
+	Limits Limits
+
+	// LoginTimeout bounds the time from Serve to the end of login, a wait for a reinstated
+	// session's last tasks included. Default 15 s.
+	LoginTimeout time.Duration
+	// PingInterval is how long a session may be silent before it is asked for a sign of life by a NOP-In with a valid Target
+	// Transfer Tag. Default 30 s; negative: never.
+	PingInterval time.Duration
+	// PingTimeout is how long a silent peer has, from that NOP-In on, before its connection is dropped. Default 15 s.
+	PingTimeout time.Duration
+	// AbortWait bounds how long a task management response, or a logout response, waits for aborted commands to
+	// leave their store. Default 1 s.
+	AbortWait time.Duration
+	// LogoutWait is how long Shutdown leaves initiators to log out by themselves. Default 2 s.
+	LogoutWait time.Duration
+
+	// Log gets one line per session's begin and end and per refused login; nil: nothing is logged.
+	Log *slog.Logger
+}
+
+// Target is one iSCSI target node.
+type Target struct {
+	Name  string // iSCSI name (RFC 7143, section 4.2.7), in either case
+	Alias string // TargetAlias, for people; may be empty
+	// PortalGroup is the target portal group tag of the portals served. Default 1.
+	PortalGroup uint16
+	// Device has the logical units.
+	Device *scsi.Device
+}
+
+// Limits bound a Server. Zero fields have the defaults named.
+type Limits struct {
+	// Window is how many commands a session may have in flight besides immediate ones: the command
+	// window that MaxCmdSN announces. Default 128.
+	Window int
+	// Immediate is how many immediate commands a connection may have in progress. Default 8.
+	Immediate int
+	// Sessions bounds the sessions, and the connections that are logging in likewise. Default 1024.
+	Sessions int
+	// Workers is how many commands of one logical unit may be in its store at once. Default 16.
+	Workers int
+	// Chunk is how many octets of one command's data are in memory at once: larger transfers
+	// stream. Rounded down to a multiple of 4096. Default 1 MiB.
+	Chunk int
+	// RecvDataSegment is the largest data segment taken from an initiator, in octets
+	// (MaxRecvDataSegmentLength and TargetRecvDataSegmentLength). Default 64 KiB over TCP and 8 KiB over RDMA, where
+	// each receive that is posted has that size.
+	RecvDataSegment int
+	// MaxBurst and FirstBurst bound MaxBurstLength and FirstBurstLength, in octets. Defaults 1 MiB and 64 KiB.
+	MaxBurst, FirstBurst int
+	// OutstandingR2T bounds MaxOutstandingR2T. Default 8.
+	OutstandingR2T int
+}
+
+// PortalInfo says through which portal a connection came in.
+type PortalInfo struct {
+	// Advertise is the "host:port" that SendTargets announces for this portal; empty: the address
+	// that the initiator connected to. It need not be an address of this host.
+	Advertise string
+}
+
+// Errors of this package.
+var (
+	// ErrClosed is what Serve returns once Shutdown has been called.
+	ErrClosed = errors.New("target: server closed")
+	// ErrLoginTimeout ends a connection whose login took too long.
+	ErrLoginTimeout = errors.New("target: login timed out")
+	// ErrDeadPeer ends a connection whose peer did not answer a NOP-In.
+	ErrDeadPeer = errors.New("target: peer does not answer")
+	// ErrReinstated ends a connection whose session was reinstated by a new login.
+	ErrReinstated = errors.New("target: session reinstated by a new login")
+	// ErrProtocol wraps what a peer did against RFC 7143 that ends its connection.
+	ErrProtocol = errors.New("target: protocol error")
+)
+
+const minChunk = 4096
+
+// withDefaults checks c and fills what is zero.
+func (c Config) withDefaults() (Config, error) {
+	if len(c.Targets) == 0 {
+		return c, errors.New("target: no targets configured")
+	}
+	c.Targets = append([]Target(nil), c.Targets...)
+	seen := make(map[string]bool)
+	for i := range c.Targets {
+		t := &c.Targets[i]
+		name, err := iscsi.NormalizeName(t.Name)
+		switch {
+		case err != nil:
+			return c, fmt.Errorf("target: %w", err)
+		case t.Device == nil:
+			return c, fmt.Errorf("target: %s has no device", t.Name)
+		case seen[name]:
+			return c, fmt.Errorf("target: %s is configured twice", t.Name)
+		}
+		t.Name = name
+		seen[name] = true
+		if t.PortalGroup == 0 {
+			t.PortalGroup = 1
+		}
+	}
+	orDuration(&c.LoginTimeout, 15*time.Second)
+	orDuration(&c.PingInterval, 30*time.Second)
+	orDuration(&c.PingTimeout, 15*time.Second)
+	orDuration(&c.AbortWait, time.Second)
+	orDuration(&c.LogoutWait, 2*time.Second)
+	if c.LoginTimeout < 0 || c.PingTimeout < 0 || c.AbortWait < 0 || c.LogoutWait < 0 {
+		return c, errors.New("target: negative timeout")
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, c.Limits.setDefaults()
+}
+
+func (l *Limits) setDefaults() error {
+	orInt(&l.Window, 128)
+	orInt(&l.Immediate, 8)
+	orInt(&l.Sessions, 1024)
+	orInt(&l.Workers, 16)
+	orInt(&l.Chunk, 1<<20)
+	orInt(&l.MaxBurst, 1<<20)
+	orInt(&l.FirstBurst, 64<<10)
+	orInt(&l.OutstandingR2T, 8)
+	l.Chunk &^= minChunk - 1
+	switch {
+	case l.Window < 1 || l.Window > 1<<16:
+		return fmt.Errorf("target: command window %d: want 1 to 65536", l.Window)
+	case l.Immediate < 1 || l.Workers < 1 || l.OutstandingR2T < 1:
+		return errors.New("target: immediate commands, workers and outstanding R2Ts must be at least 1")
+	case l.Sessions < 1 || l.Sessions > 65535:
+		return fmt.Errorf("target: %d sessions: want 1 to 65535", l.Sessions)
+	case l.Chunk < minChunk || l.Chunk > 1<<24:
+		return fmt.Errorf("target: chunk of %d octets: want %d to %d", l.Chunk, minChunk, 1<<24)
+	case l.RecvDataSegment != 0 && (l.RecvDataSegment < 512 || l.RecvDataSegment > 1<<24-1):
+		return fmt.Errorf("target: data segment limit %d: want 512 to 2^24-1", l.RecvDataSegment)
+	case l.MaxBurst < 512 || l.MaxBurst > 1<<24-1 || l.FirstBurst < 512 || l.FirstBurst > l.MaxBurst:
+		return fmt.Errorf("target: burst lengths %d and %d: want 512 to 2^24-1, the first not above the other", l.MaxBurst, l.FirstBurst)
+	}
+	return nil
+}
+
+func orInt(v *int, def int) {
+	if *v == 0 {
+		*v = def
+	}
+}
+
+func orDuration(v *time.Duration, def time.Duration) {
+	if *v == 0 {
+		*v = def
+	}
+}

@@ -1,0 +1,45 @@
+// Package target is the iSCSI target (RFC 7143): it takes connections that a Datamover carries, logs
+// initiators in, numbers and orders their commands, and runs them on SCSI devices.
+//
+// It is written once against iscsi.Datamover, so it serves iSCSI over TCP and iSER alike and contains
+// nothing of either:
+//
+//	                Server: targets, sessions by TSIH and by (initiator, ISID, target, portal group)
+//	                   |
+//	 ControlNotify   conn: login --> full feature phase --> logout      (one per Datamover)
+//	---------------->  |      CmdSN window, StatSN, NOP, Text, Reject, Async
+//	                   v
+//	                 task: one SCSI command, from its PDU to its SCSI Response
+//	                   |
+//	  admitted by the logical unit (task attributes, barriers, fences)
+//	  has memory -> has its data-out (immediate, unsolicited, GetData) -> executes -> PutData, response
+//	                   |
+//	                 unit: a logical unit's task set and its few workers --> scsi.Device --> store
+//
+// # Who runs what
+//
+// The goroutine that calls the Datamover's upcalls never waits. A command whose data is there and that
+// will not wait for its store executes right there, and its answer leaves with the upcall's flush.
+// Everything that may wait (file I/O, a transfer larger than a chunk) runs on one of its logical
+// unit's workers, so that a store that stalls holds up its own logical unit and nobody else.
+//
+// # Memory
+//
+// Command data lies in buffers that the Datamover lends, bounded per connection there. A command acquires
+// what it needs, at most one chunk, before it asks for data and before it occupies a worker, and lives on that
+// until it ends: who waits for memory holds none, and who holds some never waits for more. The wait
+// is in order of arrival.
+//
+// # Ends of tasks
+//
+// An aborted task sends nothing any more from the moment it is aborted. What it may still be writing in
+// its store cannot be called back, so later commands that touch the medium of that logical unit are
+// held until it has come to an end: no old write lands after a newer one. A session that ends is
+// forgotten when the last of its tasks has left the store, and a login that reinstates it
+// (same initiator, ISID, target and portal group; RFC 7143, section 6.3.5) gets its final response after that.
+//
+// # Locks
+//
+// A conn's mutex comes first, Server's or a unit's is the inner one; a conn never locks another while it
+// holds its own. The Datamover may be called with any of them held.
+package target

@@ -1,0 +1,210 @@
+package target
+
+import (
+	"errors"
+	"net"
+	"strings"
+
+	"goiwarp/iscsi"
+)
+
+// maxAHS is the octets of Additional Header Segments that the target is prepared for: the default of
+// MaxAHSLength (RFC 7145, section 6.8), more than an extended CDB takes.
+const maxAHS = 256
+
+// loginState is a connection's login phase.
+type loginState struct {
+	machine *iscsi.TargetLogin
+	node    *node
+	ready   bool // all is agreed, the session is being opened
+	counted bool // in Server.loggingIn; Server.mu guards it
+}
+
+// beginLogin prepares for the first Login Request.
+func (c *conn) beginLogin() {
+	info := c.dm.Info()
+	l := c.srv.cfg.Limits
+	segment := l.RecvDataSegment
+	if segment == 0 {
+		segment = 64 << 10
+		if info.RDMA {
+			segment = 8 << 10
+		}
+	}
+	c.login.counted = true
+	c.login.machine = iscsi.NewTargetLogin(iscsi.TargetLoginConfig{
+		Settings: iscsi.Settings{
+			UnsolicitedData:       true,
+			MaxRecvDataSegment:    segment,
+			TargetRecvDataSegment: segment,
+			MaxBurstLength:        l.MaxBurst,
+			FirstBurstLength:      l.FirstBurst,
+			MaxOutstandingR2T:     l.OutstandingR2T,
+		},
+		RDMA:     info.RDMA,
+		Identify: c.identify,
+		Window:   l.Window,
+	})
+}
+
+// identify decides whom an initiator may log in to. It is called with c.mu held.
+func (c *conn) identify(id iscsi.Identity) (iscsi.Grant, error) {
+	s := c.srv
+	var g iscsi.Grant
+	if id.TargetName != "" || !id.Discovery {
+		n := s.node(id.TargetName)
+		if n == nil {
+			return g, iscsi.NewLoginError(iscsi.LoginNotFound, "no target %q", id.TargetName)
+		}
+		c.login.node = n
+		g.PortalGroup, g.TargetAlias = n.PortalGroup, n.Alias
+	} else {
+		g.PortalGroup = s.nodes[0].PortalGroup
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing:
+		return g, iscsi.NewLoginError(iscsi.LoginUnavailable, "shutting down")
+	case id.TSIH == 0:
+	case s.sessions[id.TSIH] == nil:
+		return g, iscsi.NewLoginError(iscsi.LoginNoSession, "no session %d", id.TSIH)
+	default: // MaxConnections=1, and no recovery of connections at ErrorRecoveryLevel 0
+		return g, iscsi.NewLoginError(iscsi.LoginTooManyConnections, "session %d has its connection", id.TSIH)
+	}
+	return g, nil
+}
+
+// loginPDU takes one PDU of the login phase. c.mu is held.
+func (c *conn) loginPDU(p *iscsi.PDU) {
+	step, err := c.login.machine.Step(p)
+	p.Release()
+	switch {
+	case err != nil:
+		c.refuse(step, err)
+	case step.Ready:
+		c.login.ready = true
+		// Ending an older session may take a while, which an upcall has not.
+		c.post(func() { c.finishLogin(step.Params) })
+	default:
+		c.transmit(step.Response)
+	}
+}
+
+// refuse sends the last Login Response of a login that failed and closes the connection. c.mu is held.
+func (c *conn) refuse(step iscsi.TargetStep, err error) {
+	id := c.login.machine.Identity()
+	c.log.Warn("login refused", "initiator", id.InitiatorName, "target", id.TargetName, "err", err)
+	if step.Response != nil {
+		c.transmit(step.Response)
+	}
+	c.terminate(err, true)
+}
+
+// loginTimeout ends a login that takes too long.
+func (c *conn) loginTimeout() {
+	c.mu.Lock()
+	defer c.unlock()
+	if c.state != stateLogin {
+		return
+	}
+	if c.login.ready {
+		err := iscsi.NewLoginError(iscsi.LoginUnavailable, "the session that this login reinstates does not end")
+		c.refuse(c.login.machine.Refuse(err), err)
+		c.cause = ErrLoginTimeout
+		return
+	}
+	id := c.login.machine.Identity()
+	c.log.Warn("login timed out", "initiator", id.InitiatorName, "after", c.srv.cfg.LoginTimeout)
+	c.lose(ErrLoginTimeout)
+}
+
+// finishLogin opens the session and sends the final Login Response. It runs on Serve's goroutine, since it may
+// wait for the end of an older session.
+func (c *conn) finishLogin(params *iscsi.Params) {
+	n := c.login.node
+	ss, err := c.srv.open(c, n, params)
+	c.mu.Lock()
+	if err == nil && c.state != stateLogin { // timed out, or gone
+		c.mu.Unlock()
+		c.abandon(ss)
+		return
+	}
+	if err == nil {
+		err = c.dm.AllocateConnectionResources(iscsi.ConnectionResources{
+			Target: true, Window: c.srv.cfg.Limits.Window, RecvDataSegment: params.MaxRecvDataSegment,
+			MaxAHS: maxAHS, Discovery: params.Discovery,
+		})
+		if err != nil {
+			err = &iscsi.LoginError{
+				Class: iscsi.LoginNoResources.Class(), Detail: iscsi.LoginNoResources.Detail(), Err: err,
+			}
+		}
+	}
+	if err != nil {
+		if c.state == stateLogin && !errors.Is(err, iscsi.ErrConnection) {
+			c.refuse(c.login.machine.Refuse(err), err)
+		}
+		c.unlock()
+		if ss != nil {
+			c.abandon(ss)
+		}
+		return
+	}
+	m := c.login.machine
+	step := m.Finish(ss.tsih)
+	c.sess, c.node, c.params, c.discovery = ss, n, params, params.Discovery
+	c.expCmdSN = m.CmdSN()
+	c.maxCmdSN = c.expCmdSN - 1
+	c.window()
+	c.statSN = m.StatSN()
+	c.ackedStatSN = c.statSN - 1
+	c.dm.NoticeKeyValues(params)
+	c.state = stateFull
+	if err := c.dm.EnableDatamover(step.Response); err != nil {
+		c.lose(err)
+	}
+	c.notePeer()
+	c.log.Info("session opened", "tsih", ss.tsih, "initiator", params.InitiatorName, "target", params.TargetName,
+		"discovery", params.Discovery, "rdma", params.RDMAExtensions)
+	c.unlock()
+	s := c.srv
+	s.mu.Lock()
+	if c.login.counted {
+		s.loggingIn--
+		c.login.counted = false
+	}
+	s.mu.Unlock()
+}
+
+// notePeer learns what the peer takes, after it has been negotiated. c.mu is held.
+func (c *conn) notePeer() {
+	info := c.dm.Info()
+	c.maxPutData = max(info.MaxPutData, 1)
+	c.maxData = c.params.MaxSendDataSegment
+	if info.MaxSendSegment > 0 {
+		c.maxData = min(c.maxData, info.MaxSendSegment)
+	}
+}
+
+// abandon forgets a session whose login came to nothing.
+func (c *conn) abandon(ss *session) {
+	if ss.nexus != nil {
+		ss.nexus.Close()
+	}
+	c.srv.forget(ss)
+}
+
+// localAddr is the address that the initiator connected to, as it can be told to it.
+func (c *conn) localAddr() string {
+	a := c.dm.Info().LocalAddr
+	if a == nil {
+		return ""
+	}
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	host, _, _ = strings.Cut(host, "%") // a zone means nothing to others
+	return net.JoinHostPort(host, port)
+}

@@ -1,0 +1,124 @@
+package target
+
+import (
+	"fmt"
+	"time"
+
+	"goiwarp/iscsi"
+	"goiwarp/iscsi/scsi"
+)
+
+// sessionKey names a session beside its TSIH (RFC 7143, section 4.4.3): an initiator has at most one with the same ISID to a
+// target portal group. A Discovery session without a target has the portal in its place (section 7.4.2.1).
+type sessionKey struct {
+	initiator string
+	isid      [6]byte
+	target    string
+	group     uint16
+	portal    string
+}
+
+// session is the I_T nexus of one initiator port and one target portal group.
+//
+//	open: in Server.sessions and byKey --> connection Done --> last task out of its store --> ended
+type session struct {
+	tsih   uint16
+	key    sessionKey
+	node   *node // nil: Discovery of all targets
+	nexus  *scsi.Nexus
+	params *iscsi.Params
+	conn   *conn
+	since  time.Time
+	ended  chan struct{} // closed when it is forgotten
+}
+
+// open registers a new session. An older one with the same key is reinstated (RFC 7143, section 6.3.5): its connection
+// is dropped, its tasks are aborted, and open waits until the last of them has left its store and the
+// connection's resources (over RDMA, the STags) are gone.
+func (s *Server) open(c *conn, n *node, p *iscsi.Params) (*session, error) {
+	key := sessionKey{initiator: p.InitiatorName, isid: p.ISID}
+	if n != nil {
+		key.target, key.group = n.Name, n.PortalGroup
+	} else {
+		key.portal = c.localAddr()
+	}
+	for {
+		s.mu.Lock()
+		if s.closing {
+			s.mu.Unlock()
+			return nil, iscsi.NewLoginError(iscsi.LoginUnavailable, "shutting down")
+		}
+		old := s.byKey[key]
+		if old == nil {
+			ss, err := s.register(c, key, n, p)
+			s.mu.Unlock()
+			if err == nil && n != nil && !p.Discovery {
+				ss.nexus = n.Device.NewNexus(fmt.Sprintf("%s,i,0x%012x", p.InitiatorName, p.ISID))
+			}
+			return ss, err
+		}
+		s.mu.Unlock()
+		s.log.Info("session is being reinstated", "tsih", old.tsih, "initiator", key.initiator,
+			"isid", fmt.Sprintf("%012x", key.isid), "target", key.target)
+		old.conn.mu.Lock()
+		old.conn.lose(ErrReinstated)
+		old.conn.unlock()
+		select {
+		case <-old.ended:
+		case <-c.dm.Done():
+			return nil, iscsi.ErrConnection
+		}
+	}
+}
+
+// register gives a session its handle. s.mu is held.
+func (s *Server) register(c *conn, key sessionKey, n *node, p *iscsi.Params) (*session, error) {
+	if len(s.sessions) >= s.cfg.Limits.Sessions {
+		return nil, iscsi.NewLoginError(iscsi.LoginNoResources, "%d sessions are open", len(s.sessions))
+	}
+	for s.lastTSIH++; s.lastTSIH == 0 || s.sessions[s.lastTSIH] != nil; s.lastTSIH++ {
+	}
+	ss := &session{
+		tsih: s.lastTSIH, key: key, node: n, params: p, conn: c,
+		since: time.Now(), ended: make(chan struct{}),
+	}
+	s.sessions[ss.tsih] = ss
+	s.byKey[key] = ss
+	return ss, nil
+}
+
+// ended forgets the session of a connection that is closed and whose last task has ended.
+func (s *Server) ended(c *conn) {
+	c.mu.Lock()
+	ss := c.sess
+	counters := c.counters
+	cause := c.cause
+	c.mu.Unlock()
+	if ss == nil {
+		return
+	}
+	if ss.nexus != nil {
+		ss.nexus.Close()
+	}
+	attrs := []any{
+		"tsih", ss.tsih, "initiator", ss.key.initiator, "target", ss.key.target,
+		"commands", counters.Commands, "aborted", counters.Aborted,
+	}
+	if cause != nil {
+		attrs = append(attrs, "cause", cause)
+	}
+	s.log.Info("session ended", attrs...)
+	s.forget(ss)
+}
+
+// forget takes a session out of the books.
+func (s *Server) forget(ss *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, ss.tsih)
+	if s.byKey[ss.key] == ss {
+		delete(s.byKey, ss.key)
+	}
+	close(ss.ended)
+	s.checkEmpty()
+}

@@ -1,0 +1,309 @@
+package target
+
+import (
+	"time"
+
+	"goiwarp/iscsi"
+	"goiwarp/iscsi/scsi"
+)
+
+// function is a task management function under way (RFC 7143, sections 4.2.3 and 11.5; RFC 7144, section 6).
+//
+//	request --> affected tasks send nothing new
+//	        --> their R2Ts are answered, AbortWait at most (RFC 7143, section 4.2.3.3, step a)
+//	        --> aborted: from here on no response of theirs
+//	        --> unit attentions
+//	        --> what they still write has ended, AbortWait at most
+//	        --> response
+//
+// A store that stalls delays the response by AbortWait and no more. What it still holds then is fenced off: commands that
+// touch the medium wait until it has let go, so that an old write lands before everything new.
+type function struct {
+	fn    iscsi.TaskFunction
+	itt   uint32
+	lun   uint64
+	unit  *unit // nil: all
+	seq   uint32
+	cmdSN iscsi.SN
+}
+
+// affects tells whether a task of the issuing session is older than the function and in its scope.
+func (f *function) affects(t *task) bool {
+	return (f.unit == nil || t.unit == f.unit) && int32(t.seq-f.seq) <= 0
+}
+
+// manageTasks takes a Task Management Function Request. c.mu is held.
+func (c *conn) manageTasks(p *iscsi.PDU) {
+	h := iscsi.TaskMgmtRequest(p.BHS[:])
+	f := &function{fn: h.Function(), itt: h.ITT(), lun: h.LUN(), seq: c.taskSeq, cmdSN: h.CmdSN()}
+	rtt, ref := h.RTT(), h.RefCmdSN()
+	_, managed := c.manage[f.itt]
+	switch {
+	case managed, c.tasks[f.itt] != nil:
+		c.reject(p, iscsi.RejectTaskInProgress, "ITT in use")
+		return
+	case len(c.manage) >= c.srv.cfg.Limits.Immediate:
+		c.reject(p, iscsi.RejectTooManyImm, "too many task management functions")
+		return
+	}
+	p.Release()
+	c.counters.Management++
+	c.log.Info("task management", "function", f.fn, "lun", f.lun>>48, "rtt", rtt)
+
+	switch f.fn {
+	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.QueryTaskSet, iscsi.QueryAsyncEvent:
+		if c.lu(f.lun) == nil {
+			c.managed(f, iscsi.TaskNoLUN)
+			return
+		}
+		f.unit = c.node.unit(f.lun)
+	case iscsi.QueryTask:
+		f.unit = c.node.unit(f.lun)
+	}
+	if f.fn >= iscsi.QueryTask && c.params.ISCSIProtocolLevel < 2 { // RFC 7144, section 6.3
+		c.managed(f, iscsi.TaskNotSupported)
+		return
+	}
+	switch f.fn {
+	case iscsi.AbortTask:
+		c.abortTask(f, rtt, ref)
+	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
+		c.manage[f.itt] = struct{}{}
+		for _, t := range c.tasks {
+			t.closing = t.closing || f.affects(t)
+		}
+		c.dropHeld(f)
+		c.srv.work.Go(func() { c.abortTasks(f) })
+	case iscsi.TaskReassign: // needs ErrorRecoveryLevel 2
+		c.managed(f, iscsi.TaskNoReassign)
+	case iscsi.QueryTask:
+		t := c.tasks[rtt]
+		_, self := c.manage[rtt]
+		switch {
+		case self:
+			c.managed(f, iscsi.TaskFunctionRejected)
+		case t != nil && t.unit == f.unit:
+			c.managed(f, iscsi.TaskSucceeded)
+		default:
+			c.managed(f, iscsi.TaskComplete)
+		}
+	case iscsi.QueryTaskSet:
+		code := iscsi.TaskComplete
+		for _, t := range c.tasks {
+			if f.affects(t) {
+				code = iscsi.TaskSucceeded
+			}
+		}
+		c.managed(f, code)
+	case iscsi.QueryAsyncEvent:
+		c.queryAsync(f)
+	default: // CLEAR ACA among them: there is no ACA without NACA
+		c.managed(f, iscsi.TaskNotSupported)
+	}
+}
+
+// lu is the logical unit behind a LUN; nil if there is none.
+func (c *conn) lu(lun uint64) *scsi.LU {
+	number, ok := scsi.DecodeLUN(lun)
+	if !ok {
+		return nil
+	}
+	return c.node.Device.LU(number)
+}
+
+// managed sends a function's response. c.mu is held.
+func (c *conn) managed(f *function, code iscsi.TaskResponse) {
+	p := c.pdus.get()
+	h := iscsi.TaskMgmtResponse(p.BHS[:])
+	h.Init()
+	h.SetITT(f.itt)
+	h.SetResponse(code)
+	c.respond(p)
+}
+
+// abortTask is ABORT TASK (RFC 7143, section 11.6.1, cases a to c). c.mu is held.
+func (c *conn) abortTask(f *function, rtt uint32, ref iscsi.SN) {
+	t := c.tasks[rtt]
+	if t == nil || t.lun != f.lun {
+		c.managed(f, c.abortAbsent(f, rtt, ref))
+		c.nextHeld()
+		return
+	}
+	f.unit = t.unit
+	c.abort(t)
+	if f.unit.settled() == nil {
+		c.managed(f, iscsi.TaskComplete)
+		return
+	}
+	c.manage[f.itt] = struct{}{}
+	c.srv.work.Go(func() {
+		c.settle([]*unit{f.unit}, c.srv.cfg.AbortWait)
+		c.mu.Lock()
+		defer c.unlock()
+		delete(c.manage, f.itt)
+		c.managed(f, iscsi.TaskComplete)
+	})
+}
+
+// abortAbsent is ABORT TASK of a task that is not in the task set: perhaps it has not had its turn, or has not come yet.
+func (c *conn) abortAbsent(f *function, rtt uint32, ref iscsi.SN) iscsi.TaskResponse {
+	if _, ok := c.manage[rtt]; ok {
+		return iscsi.TaskFunctionRejected
+	}
+	for sn, h := range c.held {
+		if h.pdu != nil && iscsi.BHS(h.pdu.BHS[:]).ITT() == rtt {
+			c.plug(sn)
+			return iscsi.TaskComplete
+		}
+	}
+	if ref.In(c.expCmdSN, c.maxCmdSN) && ref.Less(f.cmdSN) {
+		if _, ok := c.held[ref]; !ok {
+			c.plug(ref)
+			return iscsi.TaskComplete
+		}
+	}
+	return iscsi.TaskNoTask
+}
+
+// dropHeld gives up commands that an immediate function overtook: they are in its scope, and count as received. c.mu is held.
+func (c *conn) dropHeld(f *function) {
+	for sn, h := range c.held {
+		if h.pdu == nil || h.pdu.Opcode() != iscsi.OpSCSICommand || !sn.Less(f.cmdSN) {
+			continue
+		}
+		if f.unit == nil || c.node.unit(iscsi.BHS(h.pdu.BHS[:]).LUN()) == f.unit {
+			c.plug(sn)
+		}
+	}
+}
+
+// abortTasks does what a function that concerns many tasks needs time for.
+func (c *conn) abortTasks(f *function) {
+	wait := c.srv.cfg.AbortWait
+	c.awaitR2Ts(f, wait)
+
+	var others bool
+	switch f.fn {
+	case iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.TargetWarmReset, iscsi.TargetColdReset:
+		for _, o := range c.srv.connections(c.node) {
+			if o != c {
+				others = o.abortAll(func(t *task) bool { return f.unit == nil || t.unit == f.unit }) || others
+			}
+		}
+	}
+	c.abortAll(f.affects)
+	c.attention(f, others)
+
+	units := []*unit{f.unit}
+	if f.unit == nil {
+		units = c.node.all()
+	}
+	c.settle(units, wait)
+
+	c.mu.Lock()
+	delete(c.manage, f.itt)
+	c.managed(f, iscsi.TaskComplete)
+	if f.fn == iscsi.ITNexusReset { // RFC 7144, section 6.3: all its connections are dropped
+		c.terminate(nil, true)
+	}
+	c.unlock()
+	if f.fn == iscsi.TargetColdReset { // as a power cycle: every session ends
+		for _, o := range c.srv.connections(c.node) {
+			o.mu.Lock()
+			if o.state == stateFull {
+				o.async(iscsi.AsyncDropSession, 0)
+				o.terminate(nil, true)
+			}
+			o.unlock()
+		}
+	}
+}
+
+// awaitR2Ts waits until the affected tasks of this session have all data-out that they have asked for: the initiator goes
+// on to answer R2Ts after its request.
+func (c *conn) awaitR2Ts(f *function, wait time.Duration) {
+	timer := c.alarm(wait)
+	defer timer.Stop()
+	c.mu.Lock()
+	defer c.unlock()
+	for end := time.Now().Add(wait); c.state == stateFull && time.Now().Before(end); c.changed.Wait() {
+		asked := false
+		for _, t := range c.tasks {
+			asked = asked || f.affects(t) && t.out.asked > 0
+		}
+		if !asked {
+			return
+		}
+	}
+}
+
+// abortAll aborts the tasks that affected picks, and tells whether there were any.
+func (c *conn) abortAll(affected func(*task) bool) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	found := false
+	for _, t := range c.tasks {
+		if affected(t) {
+			found = true
+			c.abort(t)
+		}
+	}
+	return found
+}
+
+// attention does a function's work on the SCSI side and tells the other initiators.
+func (c *conn) attention(f *function, others bool) {
+	nexus, dev := c.sess.nexus, c.node.Device
+	reset := func() {}
+	switch f.fn {
+	case iscsi.ClearTaskSet:
+		if lu := c.lu(f.lun); lu != nil && others {
+			lu.Attention(scsi.CodeCommandsCleared, nexus)
+		}
+	case iscsi.LogicalUnitReset:
+		if lu := c.lu(f.lun); lu != nil {
+			reset = func() { lu.Reset(nexus) }
+		}
+	case iscsi.TargetWarmReset:
+		reset = func() { dev.Reset(nexus, scsi.CodeBusReset) }
+	case iscsi.TargetColdReset:
+		reset = func() { dev.Reset(nexus, scsi.CodePowerOn) }
+	}
+	// A reset may have to flush a cache, which a store that stalls does not answer.
+	done := make(chan struct{})
+	c.srv.work.Go(func() {
+		reset()
+		close(done)
+	})
+	timer := time.NewTimer(c.srv.cfg.AbortWait)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+}
+
+// settle waits until aborted tasks write no more in any of the units, for a bounded time.
+func (c *conn) settle(units []*unit, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for _, u := range units {
+		quiet := u.settled()
+		if quiet == nil {
+			continue
+		}
+		select {
+		case <-quiet:
+		case <-c.dm.Done():
+			return
+		case <-timer.C:
+			c.log.Warn("aborted commands are still in their store; commands to it are held until they end")
+			return
+		}
+	}
+}
+
+// queryAsync is QUERY ASYNCHRONOUS EVENT (RFC 7144, section 6.3): whether a unit attention waits. c.mu is held.
+func (c *conn) queryAsync(f *function) {
+	c.managed(f, iscsi.TaskNotSupported)
+}

@@ -1,0 +1,298 @@
+package target
+
+import (
+	"sync"
+	"time"
+
+	"goiwarp/iscsi"
+)
+
+// idleWorkers is how many workers of a logical unit stay for the next command, for workerIdle at most.
+const (
+	idleWorkers = 2
+	workerIdle  = 10 * time.Second
+)
+
+// unit is one logical unit's task set (SAM-5, section 8) over all sessions, and the workers that
+// run its commands.
+//
+//	tasks:  oldest [S] [S] [O] [S] [H] newest      S simple, O ordered, H head of queue
+//	admitted:       x   x   -   -   x
+//
+// A task is admitted once nothing stands before it: for ORDERED tasks anything older is in the way,
+// for all but HEAD OF QUEUE an older ORDERED one is. While zombies write, whatever touches the
+// medium waits, too. Only admitted tasks acquire memory, so those who wait hold nothing that others need.
+type unit struct {
+	limit int // workers
+
+	mu       sync.Mutex // guards what follows and the unit's fields of tasks
+	head     *task
+	tail     *task
+	ordered  int // ORDERED tasks in the set
+	waiting  int // tasks not admitted
+	zombies  int // aborted tasks that may still change the medium
+	quiet    chan struct{}
+	first    *task // runnable tasks, through queueNext
+	last     *task
+	workers  int // goroutines that do not wait for a peer
+	idle     int
+	closed   bool
+	wake     chan struct{}
+	finished sync.WaitGroup
+}
+
+func newUnit(limit int) *unit {
+	return &unit{limit: limit, wake: make(chan struct{}, limit)}
+}
+
+// enter adds a task as the newest and tells whether it is admitted; if not, it is queued for a
+// worker once it is.
+func (u *unit) enter(t *task) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	t.entered = true
+	t.prev, t.next = u.tail, nil
+	if u.tail == nil {
+		u.head = t
+	} else {
+		u.tail.next = t
+	}
+	u.tail = t
+	t.admitted = u.admits(t, t.prev != nil, u.ordered > 0)
+	if t.attr == iscsi.AttrOrdered {
+		u.ordered++
+	}
+	if !t.admitted {
+		u.waiting++
+	}
+	return t.admitted
+}
+
+// admits applies the rule to a task, given whether older tasks, and older ORDERED ones, are in the set.
+func (u *unit) admits(t *task, older, olderOrdered bool) bool {
+	switch {
+	case u.zombies > 0 && (t.plan.Blocks || t.plan.DataOut > 0):
+		return false
+	case t.attr == iscsi.AttrHeadOfQueue:
+		return true
+	case t.attr == iscsi.AttrOrdered:
+		return !older
+	}
+	return !olderOrdered
+}
+
+// leave takes a task out of the set and admits those that it stood before.
+func (u *unit) leave(t *task) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.remove(t)
+}
+
+func (u *unit) remove(t *task) {
+	if !t.entered {
+		return
+	}
+	t.entered = false
+	if t.prev == nil {
+		u.head = t.next
+	} else {
+		t.prev.next = t.next
+	}
+	if t.next == nil {
+		u.tail = t.prev
+	} else {
+		t.next.prev = t.prev
+	}
+	t.prev, t.next = nil, nil
+	if t.attr == iscsi.AttrOrdered {
+		u.ordered--
+	}
+	if !t.admitted {
+		u.waiting--
+	}
+	if t.zombie && t.fences {
+		u.zombies--
+		if u.zombies == 0 && u.quiet != nil {
+			close(u.quiet)
+			u.quiet = nil
+		}
+	}
+	if u.waiting > 0 {
+		u.admitWaiting()
+	}
+}
+
+func (u *unit) admitWaiting() {
+	older, ordered := false, false
+	for t := u.head; t != nil; t = t.next {
+		if !t.admitted && u.admits(t, older, ordered) {
+			t.admitted = true
+			u.waiting--
+			u.push(t)
+		}
+		older = true
+		ordered = ordered || t.attr == iscsi.AttrOrdered
+	}
+}
+
+// zombify notes that an aborted task is still running.
+func (u *unit) zombify(t *task) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	t.zombie = true
+	if t.fences {
+		u.zombies++
+	}
+}
+
+// settled is closed when no aborted task can change the medium any more; nil if that is so now.
+func (u *unit) settled() <-chan struct{} {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.zombies == 0 {
+		return nil
+	}
+	if u.quiet == nil {
+		u.quiet = make(chan struct{})
+	}
+	return u.quiet
+}
+
+// queue hands a task to the workers.
+func (u *unit) queue(t *task) {
+	u.mu.Lock()
+	u.push(t)
+	u.mu.Unlock()
+}
+
+func (u *unit) push(t *task) {
+	t.queued = true
+	t.queuePrev, t.queueNext = u.last, nil
+	if u.last == nil {
+		u.first = t
+	} else {
+		u.last.queueNext = t
+	}
+	u.last = t
+	u.start()
+}
+
+// start sees to it that somebody takes the oldest runnable task, unless all workers are busy.
+func (u *unit) start() {
+	switch {
+	case u.idle > 0:
+		u.idle--
+		u.wake <- struct{}{} // has room for every worker
+	case u.workers < u.limit:
+		u.workers++
+		u.finished.Add(1)
+		go u.work()
+	}
+}
+
+// withdraw takes an aborted task that does not run out of queue and set. If a worker has just taken it,
+// it does nothing and says so: that worker ends the task.
+func (u *unit) withdraw(t *task) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if t.working {
+		return false
+	}
+	if t.queued {
+		u.drop(t)
+	}
+	u.remove(t)
+	return true
+}
+
+// looked notes that the worker which took t holds its connection's mutex now.
+func (u *unit) looked(t *task) {
+	u.mu.Lock()
+	t.working = false
+	u.mu.Unlock()
+}
+
+func (u *unit) drop(t *task) {
+	t.queued = false
+	if t.queuePrev == nil {
+		u.first = t.queueNext
+	} else {
+		t.queuePrev.queueNext = t.queueNext
+	}
+	if t.queueNext == nil {
+		u.last = t.queuePrev
+	} else {
+		t.queueNext.queuePrev = t.queuePrev
+	}
+	t.queuePrev, t.queueNext = nil, nil
+}
+
+// work is a worker: it takes tasks until there have been none for a while.
+func (u *unit) work() {
+	defer u.finished.Done()
+	var timer *time.Timer
+	for {
+		u.mu.Lock()
+		if t := u.first; t != nil && u.workers <= u.limit {
+			u.drop(t)
+			t.working = true
+			u.mu.Unlock()
+			t.work()
+			continue
+		}
+		if u.closed || u.workers > u.limit || u.idle >= idleWorkers {
+			u.workers--
+			u.mu.Unlock()
+			return
+		}
+		u.idle++
+		u.mu.Unlock()
+		if timer == nil {
+			timer = time.NewTimer(workerIdle)
+			defer timer.Stop()
+		} else {
+			timer.Reset(workerIdle)
+		}
+		select {
+		case <-u.wake:
+		case <-timer.C:
+			u.mu.Lock()
+			if u.idle > 0 {
+				u.idle--
+				u.workers--
+				u.mu.Unlock()
+				return
+			}
+			u.mu.Unlock()
+			<-u.wake // somebody has counted on this worker
+		}
+	}
+}
+
+// leaveWorker frees the place of a worker that is going to wait for a peer, so that
+// peers who answer slowly take none from others. How many wait so is bounded by the command windows.
+func (u *unit) leaveWorker() {
+	u.mu.Lock()
+	u.workers--
+	if u.first != nil {
+		u.start()
+	}
+	u.mu.Unlock()
+}
+
+// rejoinWorker takes the place again, in excess of the limit for a while if it is given away.
+func (u *unit) rejoinWorker() {
+	u.mu.Lock()
+	u.workers++
+	u.mu.Unlock()
+}
+
+// close ends idle workers; the set is empty, or what is left of it will end by itself.
+func (u *unit) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.closed = true
+	for ; u.idle > 0; u.idle-- {
+		u.wake <- struct{}{}
+	}
+}

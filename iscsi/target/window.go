@@ -1,0 +1,152 @@
+package target
+
+import (
+	"errors"
+
+	"goiwarp/iscsi"
+)
+
+// heldPDU is a request that came ahead of its turn, or the place of one that is given up (pdu nil).
+type heldPDU struct{ pdu *iscsi.PDU }
+
+// request takes one PDU of full feature phase: by itself, then by its number (RFC 7143, section 4.2.2.1). c.mu is held.
+func (c *conn) request(p *iscsi.PDU) {
+	h := iscsi.BHS(p.BHS[:])
+	if err := iscsi.Validate(p, true); err != nil {
+		reason := iscsi.RejectProtocolError
+		var e *iscsi.ProtocolError
+		if errors.As(err, &e) {
+			reason = e.Reason
+		}
+		c.number(p) // its number is used up, or those behind it would wait for ever
+		c.reject(p, reason, err.Error())
+		c.nextHeld()
+		return
+	}
+	if exp := h.ExpStatSN(); c.ackedStatSN.Less(exp) && exp.LessEqual(c.statSN) {
+		c.ackedStatSN = exp
+	}
+	switch p.Opcode() {
+	case iscsi.OpDataOut:
+		c.unsolicited(p)
+		return
+	case iscsi.OpSNACK: // nothing can be recovered at ErrorRecoveryLevel 0, nor over RDMA (RFC 7145, section 7.3.11)
+		c.reject(p, iscsi.RejectProtocolError, "SNACK at ErrorRecoveryLevel 0")
+		return
+	case iscsi.OpLoginReq: // RFC 7143, section 11.12; RFC 7145, section 7.3.9
+		c.protocolError(p, "login in full feature phase")
+		return
+	}
+	if h.Immediate() {
+		c.deliver(p)
+		return
+	}
+	sn := h.CmdSN()
+	switch {
+	case !sn.In(c.expCmdSN, c.maxCmdSN):
+		// Silence is what the RFC asks for.
+		c.log.Debug("command outside of the window", "cmdSN", sn, "expCmdSN", c.expCmdSN, "maxCmdSN", c.maxCmdSN)
+		p.Release()
+	case sn == c.expCmdSN:
+		c.expCmdSN++
+		c.deliver(p)
+		c.nextHeld()
+	default:
+		if _, twice := c.held[sn]; twice {
+			p.Release()
+			return
+		}
+		c.hold(sn, p)
+	}
+}
+
+// number uses up the number of a non-immediate request that is not delivered.
+func (c *conn) number(p *iscsi.PDU) {
+	h := iscsi.BHS(p.BHS[:])
+	switch p.Opcode() {
+	case iscsi.OpNOPOut, iscsi.OpSCSICommand, iscsi.OpTaskMgmtReq, iscsi.OpTextReq, iscsi.OpLogoutReq:
+	default:
+		return
+	}
+	if h.Immediate() {
+		return
+	}
+	c.plug(h.CmdSN())
+}
+
+// plug treats a number within the window as received.
+func (c *conn) plug(sn iscsi.SN) {
+	switch {
+	case !sn.In(c.expCmdSN, c.maxCmdSN):
+	case sn == c.expCmdSN:
+		c.expCmdSN++
+	default:
+		if h, ok := c.held[sn]; ok && h.pdu != nil {
+			h.pdu.Release()
+		}
+		c.hold(sn, nil)
+	}
+}
+
+// hold keeps a request until those before it are there. The window bounds how many there are.
+func (c *conn) hold(sn iscsi.SN, p *iscsi.PDU) {
+	if c.held == nil {
+		c.held = make(map[iscsi.SN]heldPDU)
+	}
+	c.held[sn] = heldPDU{p}
+}
+
+// nextHeld delivers what was held and has its turn now.
+func (c *conn) nextHeld() {
+	for len(c.held) > 0 && c.state == stateFull {
+		h, ok := c.held[c.expCmdSN]
+		if !ok {
+			return
+		}
+		delete(c.held, c.expCmdSN)
+		c.expCmdSN++
+		if h.pdu != nil {
+			c.deliver(h.pdu)
+		}
+	}
+}
+
+// window is MaxCmdSN: commands in progress take room, and it never goes back. c.mu is held.
+func (c *conn) window() iscsi.SN {
+	room := c.srv.cfg.Limits.Window - c.inFlight
+	if last := c.expCmdSN + iscsi.SN(max(room, 0)) - 1; c.maxCmdSN.Less(last) {
+		c.maxCmdSN = last
+	}
+	return c.maxCmdSN
+}
+
+// deliver hands a request to whom it concerns, in order. c.mu is held.
+func (c *conn) deliver(p *iscsi.PDU) {
+	op := p.Opcode()
+	if c.logout {
+		c.reject(p, iscsi.RejectWaitLogout, "after the logout request")
+		return
+	}
+	if c.discovery {
+		switch op {
+		case iscsi.OpTextReq, iscsi.OpLogoutReq, iscsi.OpNOPOut:
+		default: // RFC 7143, section 7.4.3
+			c.reject(p, iscsi.RejectNotSupported, "in a Discovery session")
+			return
+		}
+	}
+	switch op {
+	case iscsi.OpSCSICommand:
+		c.command(p)
+	case iscsi.OpTaskMgmtReq:
+		c.manageTasks(p)
+	case iscsi.OpNOPOut:
+		c.nopOut(p)
+	case iscsi.OpTextReq:
+		c.textRequest(p)
+	case iscsi.OpLogoutReq:
+		c.logoutRequest(p)
+	default:
+		c.reject(p, iscsi.RejectNotSupported, "unknown opcode")
+	}
+}
