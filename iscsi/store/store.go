@@ -9,7 +9,8 @@
 //	                      not believe a later Flush of the same data
 //
 // Optional abilities are further interfaces that a store may have (Discarder, Zeroer, FUAWriter,
-// Mapper, Resizer). Package storetest has the suite that every store passes, and filters that
+// Mapper, Resizer); a store that has the method but not the ability, as a filter over another store
+// may, returns errors.ErrUnsupported from it. Package storetest has the suite that every store passes, and filters that
 // delay, fail, forget and log.
 package store
 
@@ -30,6 +31,7 @@ type Store interface {
 	Size() int64
 	// Flush makes earlier writes durable.
 	Flush() error
+	// Info says what the store is and can do. It does not change.
 	Info() Info
 	// Close flushes nothing by itself; it returns once no operation is running.
 	Close() error

@@ -1,0 +1,389 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+)
+
+// FileOptions says how OpenFile opens.
+type FileOptions struct {
+	// ReadOnly opens for reading and refuses writes. Read-only openers share a file with each other.
+	ReadOnly bool
+}
+
+// File is a store in a regular file or a block device.
+//
+// Data goes through the page cache and is durable after Flush (fdatasync) or WriteFUA. The file is never
+// mapped: an I/O error in a mapping, or a hole that a full disk cannot fill, would be a fatal signal
+// instead of an error. It is locked, so that no second writer opens it.
+type File struct {
+	gate gate
+	f    *os.File
+	fd   int
+	name string
+	info Info
+	key  os.FileInfo // identity, for the registry of what this process has open
+	size atomic.Int64
+
+	// syncing is held shared by write-throughs and exclusively by flushes, because the operating system tells of a
+	// lost write only once: whoever is told first has set broken before the other one answers.
+	syncing sync.RWMutex
+	broken  error
+}
+
+// openFiles are the files that this process has open. The operating system's locks do not tell two
+// openers within one process apart everywhere.
+var openFiles struct {
+	mu   sync.Mutex
+	list []*File
+}
+
+// claim enters s unless the file is open already.
+func (s *File) claim() error {
+	openFiles.mu.Lock()
+	defer openFiles.mu.Unlock()
+	for _, o := range openFiles.list {
+		if os.SameFile(o.key, s.key) && !(o.info.ReadOnly && s.info.ReadOnly) {
+			return ErrLocked
+		}
+	}
+	openFiles.list = append(openFiles.list, s)
+	return nil
+}
+
+func (s *File) unclaim() {
+	openFiles.mu.Lock()
+	defer openFiles.mu.Unlock()
+	for i, o := range openFiles.list {
+		if o == s {
+			openFiles.list = append(openFiles.list[:i], openFiles.list[i+1:]...)
+			return
+		}
+	}
+}
+
+// OpenFile opens an existing regular file or block device. It is ErrLocked if somebody else has it open as a store
+// (or, for a block device, has mounted it).
+func OpenFile(path string, o FileOptions) (*File, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	block := fi.Mode()&os.ModeDevice != 0 && fi.Mode()&os.ModeCharDevice == 0
+	if !block && !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("store: %s: neither a regular file nor a block device", path)
+	}
+	flag := os.O_RDWR
+	if o.ReadOnly {
+		flag = os.O_RDONLY
+	} else if block {
+		flag |= exclusiveFlag
+	}
+	f, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		if block && isBusy(err) {
+			err = ErrLocked
+		}
+		return nil, fmt.Errorf("store: open %s: %w", path, unwrapPath(err))
+	}
+	s, err := newFile(f, o)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("store: open %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// CreateFile makes a sparse file of that many octets, which must not exist, and opens it.
+func CreateFile(path string, size int64) (s *File, err error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("store: create %s: size %d is not positive", path, size)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("store: create %s: %w", path, unwrapPath(err))
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(path)
+			err = fmt.Errorf("store: create %s: %w", path, unwrapPath(err))
+		}
+	}()
+	if err := f.Truncate(size); err != nil {
+		return nil, err
+	}
+	if err := f.Sync(); err != nil {
+		return nil, err
+	}
+	// The name has to last as well as the file.
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	return newFile(f, FileOptions{})
+}
+
+// unwrapPath takes the path off an error that is going to be told with it.
+func unwrapPath(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// newFile takes f over if it succeeds.
+func newFile(f *os.File, o FileOptions) (*File, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	s := &File{f: f, fd: int(f.Fd()), name: f.Name(), key: fi}
+	s.info = Info{Kind: "file", Name: s.name, Blocks: true, Volatile: true, ReadOnly: o.ReadOnly, Align: 1}
+	if fi.Mode()&os.ModeDevice != 0 {
+		s.info.Kind = "block"
+	}
+	if err := s.claim(); err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		s.unclaim()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *File) open() error {
+	if err := lockFile(s.f, s.info.ReadOnly); err != nil {
+		return err
+	}
+	size, err := fileSize(s.f, s.info.Kind == "block")
+	if err != nil {
+		return err
+	}
+	s.size.Store(size)
+	s.probe()
+	return nil
+}
+
+// begin enters the gate for an access to a range.
+func (s *File) begin(off, n int64, write bool) error {
+	if write && s.info.ReadOnly {
+		return ErrReadOnly
+	}
+	if err := s.gate.enter(); err != nil {
+		return err
+	}
+	if !inside(off, n, s.size.Load()) {
+		s.gate.leave()
+		return ErrRange
+	}
+	return nil
+}
+
+// ReadAt implements Store.
+func (s *File) ReadAt(p []byte, off int64) (int, error) {
+	if err := s.begin(off, int64(len(p)), false); err != nil {
+		return 0, err
+	}
+	defer s.gate.leave()
+	n, err := s.f.ReadAt(p, off)
+	if err == io.EOF {
+		// The file was cut short by somebody else.
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// WriteAt implements Store.
+func (s *File) WriteAt(p []byte, off int64) (int, error) {
+	if err := s.begin(off, int64(len(p)), true); err != nil {
+		return 0, err
+	}
+	defer s.gate.leave()
+	return s.f.WriteAt(p, off)
+}
+
+// WriteFUA implements FUAWriter. An error that wraps ErrFlush may be about other data, too.
+func (s *File) WriteFUA(p []byte, off int64) error {
+	if err := s.begin(off, int64(len(p)), true); err != nil {
+		return err
+	}
+	defer s.gate.leave()
+	done, err := s.writeThrough(p, off)
+	if done || err != nil {
+		return err
+	}
+	if _, err := s.f.WriteAt(p, off); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+// writeThrough writes synchronously where the operating system can; done is false where it cannot.
+func (s *File) writeThrough(p []byte, off int64) (done bool, err error) {
+	s.syncing.RLock()
+	if err := s.broken; err != nil {
+		s.syncing.RUnlock()
+		return false, err
+	}
+	done, err = writeSync(s.fd, p, off)
+	s.syncing.RUnlock()
+	if err == nil || !done {
+		return done, err
+	}
+	// Was it the write that failed, or making it durable? The plain write tells, except after an
+	// I/O error: that one may be about any earlier data, and has been told for the last time.
+	if _, plain := s.f.WriteAt(p, off); plain != nil && !isIOError(err) {
+		return false, plain
+	}
+	return false, s.fail(err)
+}
+
+// Flush implements Store. Once a flush has failed, every later one does: the operating system may have dropped
+// what it could not write, and would find nothing to do.
+func (s *File) Flush() error {
+	if err := s.gate.enter(); err != nil {
+		return err
+	}
+	defer s.gate.leave()
+	return s.flush()
+}
+
+func (s *File) flush() error {
+	if s.info.ReadOnly {
+		return nil
+	}
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	if s.broken != nil {
+		return s.broken
+	}
+	if err := dataSync(s.f); err != nil {
+		s.broken = fmt.Errorf("%w: %s: %w", ErrFlush, s.name, err)
+	}
+	return s.broken
+}
+
+// fail records that data may have been lost.
+func (s *File) fail(cause error) error {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	if s.broken == nil {
+		s.broken = fmt.Errorf("%w: %s: %w", ErrFlush, s.name, cause)
+	}
+	return s.broken
+}
+
+// zeroBlock is what zeros are written from where the operating system has no better way.
+var zeroBlock [64 << 10]byte
+
+// writeZeros writes zeros the plain way.
+func (s *File) writeZeros(off, n int64) error {
+	for n > 0 {
+		p := zeroBlock[:min(n, int64(len(zeroBlock)))]
+		if _, err := s.f.WriteAt(p, off); err != nil {
+			return err
+		}
+		off, n = off+int64(len(p)), n-int64(len(p))
+	}
+	return nil
+}
+
+// Discard implements Discarder: a hole is punched. Where that cannot be done zeros are written.
+func (s *File) Discard(off, n int64) error {
+	if err := s.begin(off, n, true); err != nil {
+		return err
+	}
+	defer s.gate.leave()
+	if n == 0 {
+		return nil
+	}
+	err := punchHole(s.fd, off, n, s.info.Kind == "block")
+	if errors.Is(err, errors.ErrUnsupported) {
+		return s.writeZeros(off, n)
+	}
+	return err
+}
+
+// WriteZeroes implements Zeroer: the range stays allocated where the file system can do so.
+func (s *File) WriteZeroes(off, n int64) error {
+	if err := s.begin(off, n, true); err != nil {
+		return err
+	}
+	defer s.gate.leave()
+	if n == 0 {
+		return nil
+	}
+	err := zeroRange(s.fd, off, n, s.info.Kind == "block")
+	if errors.Is(err, errors.ErrUnsupported) {
+		return s.writeZeros(off, n)
+	}
+	return err
+}
+
+// Extent implements Mapper.
+func (s *File) Extent(off, most int64) (mapped bool, n int64, err error) {
+	if err := s.begin(off, most, false); err != nil {
+		return false, 0, err
+	}
+	defer s.gate.leave()
+	if s.info.Kind == "block" {
+		return true, most, nil
+	}
+	return extent(s.fd, off, most)
+}
+
+// Resize implements Resizer for regular files. The new size is durable.
+func (s *File) Resize(size int64) error {
+	switch {
+	case s.info.Kind == "block":
+		return fmt.Errorf("store: %s: %w: a block device's size is its own", s.name, errors.ErrUnsupported)
+	case s.info.ReadOnly:
+		return ErrReadOnly
+	case size <= 0:
+		return ErrRange
+	}
+	if err := s.gate.enter(); err != nil {
+		return err
+	}
+	defer s.gate.leave()
+	if size < s.size.Load() {
+		s.size.Store(size)
+	}
+	if err := s.f.Truncate(size); err != nil {
+		return err
+	}
+	s.size.Store(size)
+	return s.flush()
+}
+
+// Size implements Store. It asks the operating system, so that a file that was made longer by somebody else, or a
+// device that grew, is seen.
+func (s *File) Size() int64 {
+	if s.gate.enter() == nil {
+		if size, err := fileSize(s.f, s.info.Kind == "block"); err == nil {
+			s.size.Store(size)
+		}
+		s.gate.leave()
+	}
+	return s.size.Load()
+}
+
+// Info implements Store.
+func (s *File) Info() Info { return s.info }
+
+// Close implements Store. The lock goes with the file.
+func (s *File) Close() error {
+	if !s.gate.close() {
+		return ErrClosed
+	}
+	err := s.f.Close()
+	s.unclaim()
+	return err
+}
