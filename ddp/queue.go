@@ -71,3 +71,7 @@ func (q *Queue) Deliver() {
 	q.open = false
 	q.cover.Reset()
 }
+
+// Skip makes msn the next message's number: for a stream whose queue has been in use before it
+// was handed over.
+func (q *Queue) Skip(msn uint32) { q.msn = msn }

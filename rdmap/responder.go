@@ -74,19 +74,27 @@ func (r *responder) push(e *response) {
 	}
 }
 
-// pop takes the oldest request out. Its place is free for the peer from then on: the peer cannot know of
-// it before the response has come.
+// pop takes the oldest request out. It counts until retire.
 func (r *responder) pop() response {
 	e := r.ring[r.first]
 	r.ring[r.first] = response{}
 	r.first = (r.first + 1) % len(r.ring)
 	r.n--
-	if e.atomic {
-		r.atomics--
-	} else {
-		r.reads--
-	}
 	return e
+}
+
+// retire frees the place of a request whose response has been generated to its end. The peer cannot make use of it
+// before the response has come.
+func (s *Stream) retire() {
+	t := &s.tx
+	s.mu.Lock()
+	if t.resp.atomic {
+		s.r.atomics--
+	} else {
+		s.r.reads--
+	}
+	s.mu.Unlock()
+	t.resp = response{}
 }
 
 // startResponse begins the answer to t.resp, for which the request's turn has come: everything sent before it by the
@@ -102,7 +110,7 @@ func (s *Stream) startResponse() {
 		}
 		AtomicResponse(t.head[ddp.UntaggedLen:]).Encode(r.op.ID, original)
 		s.control(OpAtomicResponse, t.nextMSN(QueueAtomic), AtomicResponseLen)
-		t.resp = response{}
+		s.retire()
 		return
 	}
 	t.msg.StartTagged(ddp.TaggedFields{ULP: uint8(MakeControl(OpReadResponse)), STag: r.read.SinkSTag, TO: r.read.SinkTO}, r.read.Size)

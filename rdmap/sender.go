@@ -447,7 +447,7 @@ func (s *Stream) sendSegment() {
 		s.sentOp(op, end)
 		return
 	}
-	t.resp = response{}
+	s.retire()
 }
 
 // sourceGone ends the stream because the memory of a message under way has been invalidated. n octets of

@@ -1,0 +1,878 @@
+package rdmap
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"goiwarp/ddp"
+	"goiwarp/mpa"
+)
+
+// raw is a scripted peer: it speaks MPA and writes ULPDUs by hand.
+type raw struct {
+	t testing.TB
+	c *mpa.Conn
+}
+
+func (r *raw) send(ulpdus ...[]byte) {
+	for _, u := range ulpdus {
+		r.c.AppendCopy(u, nil)
+	}
+	_ = r.c.Flush() // the stream may have ended already
+}
+
+// next reads one ULPDU; nil at the end.
+func (r *raw) next() []byte {
+	f, err := r.c.Next()
+	if err != nil {
+		return nil
+	}
+	require.NoError(r.t, f.Fill())
+	b := make([]byte, f.Len)
+	f.CopyTo(0, b)
+	return b
+}
+
+// terminate reads up to a Terminate Message and returns its header; nil if none came.
+func (r *raw) terminate() []byte {
+	for {
+		u := r.next()
+		if u == nil {
+			return nil
+		}
+		if u[0] == 0x41 && u[1] == 0x47 {
+			h := ddp.Untagged(u)
+			assert.EqualValues(r.t, QueueTerminate, h.QN())
+			assert.EqualValues(r.t, 1, h.MSN())
+			assert.Zero(r.t, h.MO())
+			return u[ddp.UntaggedLen:]
+		}
+	}
+}
+
+// rawPair is a scripted initiator and a responder's stream.
+func rawPair(t testing.TB, cfg Config, opts mpa.Options, access ddp.Access) (*raw, *side) {
+	t.Helper()
+	ca, cb := memLink(t, 64<<10, 1460, opts)
+	cfg.Role = Responder
+	s := newSide(t, cb, cfg, access, sideMem)
+	return &raw{t, ca}, s
+}
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.NewReplacer(" ", "", "\n", "", "\t", "").Replace(s))
+	require.NoError(t, err)
+	return b
+}
+
+// untagged makes a segment by hand.
+func untagged(last bool, op Opcode, word, qn, msn, mo uint32, payload []byte) []byte {
+	b := make([]byte, ddp.UntaggedLen, ddp.UntaggedLen+len(payload))
+	ddp.Untagged(b).Encode(&ddp.UntaggedFields{Last: last, ULP: uint8(MakeControl(op)), ULPWord: word, QN: qn, MSN: msn, MO: mo})
+	return append(b, payload...)
+}
+
+func tagged(last bool, op Opcode, stag ddp.STag, to uint64, payload []byte) []byte {
+	b := make([]byte, ddp.TaggedLen, ddp.TaggedLen+len(payload))
+	ddp.Tagged(b).Encode(&ddp.TaggedFields{Last: last, ULP: uint8(MakeControl(op)), STag: stag, TO: to})
+	return append(b, payload...)
+}
+
+func readRequest(msn uint32, f ReadRequestFields) []byte {
+	b := make([]byte, ReadRequestLen)
+	ReadRequest(b).Encode(&f)
+	return untagged(true, OpReadRequest, 0, QueueRequest, msn, 0, b)
+}
+
+func atomicRequest(msn uint32, f AtomicFields) []byte {
+	b := make([]byte, AtomicRequestLen)
+	AtomicRequest(b).Encode(&f)
+	return untagged(true, OpAtomicRequest, 0, QueueRequest, msn, 0, b)
+}
+
+// quote is the Terminate Header that quotes segment u.
+func quote(layer, typ, code uint8, u []byte, withRead bool) []byte {
+	t := Terminate{Layer: layer, Type: typ, Code: code, HasLen: true, SegmentLen: uint16(len(u)), DDP: u[:ddp.Control(u).HeaderLen()]}
+	if withRead {
+		t.ReadRequest = u[ddp.UntaggedLen:][:ReadRequestLen]
+	}
+	return t.Append(nil)
+}
+
+// probe is one wrong message and the answer that the RFCs name.
+type probe struct {
+	name   string
+	access ddp.Access // of the responder's region; 0: all rights
+	irds   int
+	no     int // receives that are not posted: of the 2
+	// bad makes the messages; the last one is wrong.
+	bad func(s *side) [][]byte
+	// want is the Terminate Header, made of the wrong message.
+	want func(bad []byte) []byte
+	err  error
+}
+
+func dErr(t ddp.ErrorType, c ddp.ErrorCode) error { return &ddp.Error{Type: t, Code: c} }
+
+func rErr(t ErrorType, c ErrorCode) error { return &Error{Type: t, Code: c} }
+
+// quotes answers with the segment's DDP header, reads with its Read Request header too.
+func quotes(layer, typ, code uint8) func([]byte) []byte {
+	return func(b []byte) []byte { return quote(layer, typ, code, b, false) }
+}
+
+func reads(typ, code uint8) func([]byte) []byte {
+	return func(b []byte) []byte { return quote(Layer, typ, code, b, true) }
+}
+
+func bare(layer, typ, code uint8) func([]byte) []byte {
+	return func([]byte) []byte { return []byte{layer<<4 | typ, code, 0, 0} }
+}
+
+var probes = []probe{
+	// DDP, tagged.
+	{
+		name: "write to unknown STag",
+		bad: func(s *side) [][]byte {
+			return [][]byte{unhex(s.t, "c140 00de ad00 0000 0000 0000 0000 7171 7171 7171 7171")}
+		},
+		want: quotes(1, 1, 0), err: dErr(ddp.TaggedBuffer, ddp.CodeInvalidSTag),
+	},
+	{
+		name: "write with a stale key",
+		bad: func(s *side) [][]byte {
+			return [][]byte{tagged(true, OpWrite, s.region.STag()^1, s.to(0), []byte("x"))}
+		},
+		want: quotes(1, 1, 0), err: dErr(ddp.TaggedBuffer, ddp.CodeInvalidSTag),
+	},
+	{
+		name: "write without the right", access: ddp.LocalWrite | ddp.RemoteRead,
+		bad: func(s *side) [][]byte {
+			return [][]byte{tagged(true, OpWrite, s.region.STag(), s.to(0), []byte("x"))}
+		},
+		want: quotes(1, 1, 0), err: dErr(ddp.TaggedBuffer, ddp.CodeInvalidSTag),
+	},
+	{
+		name: "write beyond the end",
+		bad: func(s *side) [][]byte {
+			return [][]byte{tagged(true, OpWrite, s.region.STag(), s.to(sideMem-3), []byte("four"))}
+		},
+		want: quotes(1, 1, 1), err: dErr(ddp.TaggedBuffer, ddp.CodeBaseBounds),
+	},
+	{
+		name: "write before the base",
+		bad: func(s *side) [][]byte {
+			return [][]byte{tagged(true, OpWrite, s.region.STag(), s.to(0)-1, []byte("x"))}
+		},
+		want: quotes(1, 1, 1), err: dErr(ddp.TaggedBuffer, ddp.CodeBaseBounds),
+	},
+	{
+		name: "write in another domain",
+		bad: func(s *side) [][]byte {
+			other, err := s.table.NewDomain().Register(s.mem, 0, allRights, 0)
+			require.NoError(s.t, err)
+			return [][]byte{tagged(true, OpWrite, other.STag(), 0, []byte("x"))}
+		},
+		want: quotes(1, 1, 2), err: dErr(ddp.TaggedBuffer, ddp.CodeNotAssociated),
+	},
+	{
+		name: "write to another stream's STag",
+		bad: func(s *side) [][]byte {
+			other, err := s.domain.Register(s.mem, 0, allRights, s.ID()+1)
+			require.NoError(s.t, err)
+			return [][]byte{tagged(true, OpWrite, other.STag(), 0, []byte("x"))}
+		},
+		want: quotes(1, 1, 2), err: dErr(ddp.TaggedBuffer, ddp.CodeNotAssociated),
+	},
+	{
+		name: "write whose TO wraps",
+		bad: func(s *side) [][]byte {
+			return [][]byte{tagged(true, OpWrite, s.region.STag(), 1<<64-2, []byte("four"))}
+		},
+		want: quotes(1, 1, 3), err: dErr(ddp.TaggedBuffer, ddp.CodeTOWrap),
+	},
+	{
+		name: "tagged DDP version 2",
+		bad: func(s *side) [][]byte {
+			return [][]byte{unhex(s.t, "c240 00de ad00 0000 0000 0000 0000 7171")}
+		},
+		want: quotes(1, 1, 4), err: dErr(ddp.TaggedBuffer, ddp.CodeTaggedVersion),
+	},
+
+	// DDP, untagged.
+	{
+		name: "send to QN 3",
+		bad: func(s *side) [][]byte {
+			return [][]byte{unhex(s.t, "4143 0000 0000 0000 0003 0000 0002 0000 0000 0000 0000 0000 1000 00ab cd01 0000 0040")}
+		},
+		want: quotes(1, 2, 1), err: dErr(ddp.UntaggedBuffer, ddp.CodeInvalidQN),
+	},
+	{
+		name: "send to QN 4",
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpSend, 0, 4, 1, 0, nil)} },
+		want: quotes(1, 2, 1), err: dErr(ddp.UntaggedBuffer, ddp.CodeInvalidQN),
+	},
+	{
+		name: "Read Request to QN 0",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(true, OpReadRequest, 0, 0, 1, 0, make([]byte, ReadRequestLen))}
+		},
+		want: quotes(1, 2, 1), err: dErr(ddp.UntaggedBuffer, ddp.CodeInvalidQN),
+	},
+	{
+		name: "no receive posted", no: 2,
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpSend, 0, 0, 1, 0, []byte("hello"))} },
+		want: quotes(1, 2, 2), err: dErr(ddp.UntaggedBuffer, ddp.CodeNoBuffer),
+	},
+	{
+		name: "Immediate Data without a receive", no: 2,
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpImmediate, 0, 0, 1, 0, make([]byte, 8))} },
+		want: quotes(1, 2, 2), err: dErr(ddp.UntaggedBuffer, ddp.CodeNoBuffer),
+	},
+	{
+		name: "send MSN 5",
+		bad: func(s *side) [][]byte {
+			return [][]byte{unhex(s.t, "4143 0000 0000 0000 0000 0000 0005 0000 0000 0000 0000 0000 1000 00ab cd01 0000 0040")}
+		},
+		want: quotes(1, 2, 3), err: dErr(ddp.UntaggedBuffer, ddp.CodeMSNRange),
+	},
+	{
+		name: "send MSN again",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(true, OpSend, 0, 0, 1, 0, nil), untagged(true, OpSend, 0, 0, 1, 0, []byte("again"))}
+		},
+		want: quotes(1, 2, 3), err: dErr(ddp.UntaggedBuffer, ddp.CodeMSNRange),
+	},
+	{
+		name: "Read Request MSN 2",
+		bad:  func(s *side) [][]byte { return [][]byte{readRequest(2, ReadRequestFields{})} },
+		want: quotes(1, 2, 3), err: dErr(ddp.UntaggedBuffer, ddp.CodeMSNRange),
+	},
+	{
+		name: "MO outside the buffer",
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpSend, 0, 0, 1, 65, []byte("x"))} },
+		want: quotes(1, 2, 4), err: dErr(ddp.UntaggedBuffer, ddp.CodeInvalidMO),
+	},
+	{
+		name: "MO of a Read Request",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(true, OpReadRequest, 0, 1, 1, 4, make([]byte, 24))}
+		},
+		want: quotes(1, 2, 4), err: dErr(ddp.UntaggedBuffer, ddp.CodeInvalidMO),
+	},
+	{
+		name: "segments contradict each other",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(false, OpSend, 0, 0, 1, 8, repeat('x', 8)), untagged(true, OpSend, 0, 0, 1, 0, repeat('y', 8))}
+		},
+		want: quotes(1, 2, 4), err: dErr(ddp.UntaggedBuffer, ddp.CodeInvalidMO),
+	},
+	{
+		name: "send longer than its receive",
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpSend, 0, 0, 1, 0, repeat('z', 65))} },
+		want: quotes(1, 2, 5), err: dErr(ddp.UntaggedBuffer, ddp.CodeTooLong),
+	},
+	{
+		name: "second segment longer than the rest",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(false, OpSend, 0, 0, 1, 0, repeat('z', 64)), untagged(true, OpSend, 0, 0, 1, 64, []byte("z"))}
+		},
+		want: quotes(1, 2, 5), err: dErr(ddp.UntaggedBuffer, ddp.CodeTooLong),
+	},
+	{
+		name: "Read Request with a payload",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(true, OpReadRequest, 0, 1, 1, 0, make([]byte, ReadRequestLen+1))}
+		},
+		want: quotes(1, 2, 5), err: dErr(ddp.UntaggedBuffer, ddp.CodeTooLong),
+	},
+	{
+		name: "Immediate Data of 9 octets",
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpImmediate, 0, 0, 1, 0, make([]byte, 9))} },
+		want: quotes(1, 2, 5), err: dErr(ddp.UntaggedBuffer, ddp.CodeTooLong),
+	},
+	{
+		name: "untagged DDP version 2",
+		bad: func(s *side) [][]byte {
+			return [][]byte{unhex(s.t, "4243 0000 0000 0000 0000 0000 0001 0000 0000 0000 0000 0000 1000 00ab cd01 0000 0040")}
+		},
+		want: quotes(1, 2, 6), err: dErr(ddp.UntaggedBuffer, ddp.CodeUntaggedVersion),
+	},
+	{
+		name: "more Reads than IRD", irds: 2,
+		bad: func(s *side) [][]byte {
+			q := ReadRequestFields{Size: 500000, SourceSTag: s.region.STag(), SourceTO: s.to(0)}
+			return [][]byte{readRequest(1, q), readRequest(2, q), readRequest(3, q)}
+		},
+		want: quotes(1, 2, 2), err: dErr(ddp.UntaggedBuffer, ddp.CodeNoBuffer),
+	},
+
+	// RDMAP, remote protection.
+	{
+		name: "read of unknown STag",
+		bad: func(s *side) [][]byte {
+			return [][]byte{unhex(s.t, "4141 0000 0000 0000 0001 0000 0001 0000 0000 0011 1100 0000 0000 0000 0040 0000 0010 00de ad00 0000 0000 0000 0080")}
+		},
+		want: reads(1, 0), err: rErr(RemoteProtection, CodeInvalidSTag),
+	},
+	{
+		name: "read beyond the end",
+		bad: func(s *side) [][]byte {
+			return [][]byte{readRequest(1, ReadRequestFields{Size: sideMem + 1, SourceSTag: s.region.STag(), SourceTO: s.to(0)})}
+		},
+		want: reads(1, 1), err: rErr(RemoteProtection, CodeBaseBounds),
+	},
+	{
+		name: "read without the right", access: ddp.LocalWrite | ddp.RemoteWrite,
+		bad: func(s *side) [][]byte {
+			return [][]byte{readRequest(1, ReadRequestFields{Size: 1, SourceSTag: s.region.STag(), SourceTO: s.to(0)})}
+		},
+		want: reads(1, 2), err: rErr(RemoteProtection, CodeAccess),
+	},
+	{
+		name: "read of another stream's STag",
+		bad: func(s *side) [][]byte {
+			other, err := s.domain.Register(s.mem, 0, allRights, s.ID()+1)
+			require.NoError(s.t, err)
+			return [][]byte{readRequest(1, ReadRequestFields{Size: 1, SourceSTag: other.STag()})}
+		},
+		want: reads(1, 3), err: rErr(RemoteProtection, CodeNotAssociated),
+	},
+	{
+		name: "read whose TO wraps",
+		bad: func(s *side) [][]byte {
+			return [][]byte{readRequest(1, ReadRequestFields{Size: 2, SourceSTag: s.region.STag(), SourceTO: 1<<64 - 1})}
+		},
+		want: reads(1, 4), err: rErr(RemoteProtection, CodeTOWrap),
+	},
+	{
+		name: "send-invalidate of unknown STag",
+		bad: func(s *side) [][]byte {
+			return [][]byte{unhex(s.t, "4144 1234 5600 0000 0000 0000 0001 0000 0000 0000 0000 0000 1000 00ab cd01 0000 0040")}
+		},
+		want: quotes(0, 1, 9), err: rErr(RemoteProtection, CodeCannotInvalidate),
+	},
+	{
+		name: "send-invalidate of a region without remote rights", access: ddp.LocalWrite,
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(true, OpSendSEInvalidate, uint32(s.region.STag()), 0, 1, 0, nil)}
+		},
+		want: quotes(0, 1, 9), err: rErr(RemoteProtection, CodeCannotInvalidate),
+	},
+	{
+		name: "send-invalidate of a region that streams share",
+		bad: func(s *side) [][]byte {
+			s.domain.Join()
+			return [][]byte{untagged(true, OpSendInvalidate, uint32(s.region.STag()), 0, 1, 0, nil)}
+		},
+		want: quotes(0, 1, 9), err: rErr(RemoteProtection, CodeCannotInvalidate),
+	},
+	{
+		name: "atomic without the right", access: ddp.LocalWrite | ddp.RemoteWrite | ddp.RemoteRead,
+		bad: func(s *side) [][]byte {
+			return [][]byte{atomicRequest(1, AtomicFields{STag: s.region.STag(), TO: s.to(0)})}
+		},
+		want: quotes(0, 1, 2), err: rErr(RemoteProtection, CodeAccess),
+	},
+
+	// RDMAP, remote operation.
+	{
+		name: "RDMAP version 0",
+		bad: func(s *side) [][]byte {
+			return [][]byte{unhex(s.t, "4103 0000 0000 0000 0000 0000 0001 0000 0000 0000 0000 0000 1000 00ab cd01 0000 0040")}
+		},
+		want: quotes(0, 2, 5), err: rErr(RemoteOperation, CodeVersion),
+	},
+	{
+		name: "opcode 12",
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, 12, 0, 0, 1, 0, []byte("hello"))} },
+		want: quotes(0, 2, 6), err: rErr(RemoteOperation, CodeUnexpectedOpcode),
+	},
+	{
+		name: "tagged Send",
+		bad:  func(s *side) [][]byte { return [][]byte{tagged(true, OpSend, 1, 0, nil)} },
+		want: quotes(0, 2, 6), err: rErr(RemoteOperation, CodeUnexpectedOpcode),
+	},
+	{
+		name: "untagged Write",
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpWrite, 0, 0, 1, 0, nil)} },
+		want: quotes(0, 2, 6), err: rErr(RemoteOperation, CodeUnexpectedOpcode),
+	},
+	{
+		name: "Read Response unasked",
+		bad:  func(s *side) [][]byte { return [][]byte{tagged(true, OpReadResponse, 1, 0, []byte("hello"))} },
+		want: quotes(0, 2, 6), err: rErr(RemoteOperation, CodeUnexpectedOpcode),
+	},
+	{
+		name: "Atomic Response unasked",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(true, OpAtomicResponse, 0, 3, 1, 0, make([]byte, AtomicResponseLen))}
+		},
+		want: quotes(0, 2, 6), err: rErr(RemoteOperation, CodeUnexpectedOpcode),
+	},
+	{
+		name: "opcode changes within a message",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(false, OpSend, 0, 0, 1, 0, []byte("he")), untagged(true, OpSendSE, 0, 0, 1, 2, []byte("llo"))}
+		},
+		want: quotes(0, 2, 6), err: rErr(RemoteOperation, CodeUnexpectedOpcode),
+	},
+	{
+		name: "unknown atomic operation",
+		bad: func(s *side) [][]byte {
+			return [][]byte{atomicRequest(1, AtomicFields{Op: 1, STag: s.region.STag(), TO: s.to(0)})}
+		},
+		want: quotes(0, 2, 6), err: rErr(RemoteOperation, CodeUnexpectedOpcode),
+	},
+	{
+		name: "atomic that is not aligned",
+		bad: func(s *side) [][]byte {
+			return [][]byte{atomicRequest(1, AtomicFields{STag: s.region.STag(), TO: s.to(4)})}
+		},
+		want: quotes(0, 2, 7), err: rErr(RemoteOperation, CodeCatastrophicStream),
+	},
+	{
+		name: "Immediate Data of 7 octets",
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpImmediate, 0, 0, 1, 0, make([]byte, 7))} },
+		want: quotes(0, 2, 0xff), err: rErr(RemoteOperation, CodeUnspecified),
+	},
+	{
+		name: "Read Request of 27 octets",
+		bad: func(s *side) [][]byte {
+			return [][]byte{untagged(true, OpReadRequest, 0, 1, 1, 0, make([]byte, ReadRequestLen-1))}
+		},
+		want: quotes(0, 2, 0xff), err: rErr(RemoteOperation, CodeUnspecified),
+	},
+	{
+		name: "Terminate of 3 octets",
+		bad:  func(s *side) [][]byte { return [][]byte{untagged(true, OpTerminate, 0, 2, 1, 0, make([]byte, 3))} },
+		want: quotes(0, 2, 0xff), err: rErr(RemoteOperation, CodeUnspecified),
+	},
+
+	// The layer below: the length says less than the header needs.
+	{
+		name: "ULPDU ends within its header",
+		bad:  func(s *side) [][]byte { return [][]byte{unhex(s.t, "4143 0000 0000 0000 0000")} },
+		want: bare(2, 0, 3), err: mpa.ErrMarker,
+	},
+	{
+		name: "ULPDU of one octet",
+		bad:  func(s *side) [][]byte { return [][]byte{{0x41}} },
+		want: bare(2, 0, 3), err: mpa.ErrMarker,
+	},
+	{
+		name: "ULPDU of no octet",
+		bad:  func(s *side) [][]byte { return [][]byte{{}} },
+		want: bare(2, 0, 3), err: mpa.ErrMarker,
+	},
+}
+
+// TestProbes sends each wrong message as the first of a connection and compares the answer with the
+// form and the code of RFC 5040, section 4.8, RFC 5041, section 7.2 and RFC 7306, section 8.
+func TestProbes(t *testing.T) {
+	for _, p := range probes {
+		for _, opts := range []mpa.Options{{}, {CRC: mpa.Off}} {
+			name := p.name
+			if opts.CRC == mpa.Off {
+				name += " plain"
+			}
+			t.Run(name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T) {
+					if p.access == 0 {
+						p.access = allRights
+					}
+					if p.irds == 0 {
+						p.irds = 4
+					}
+					r, s := rawPair(t, Config{IRD: p.irds, ORD: 4}, opts, p.access)
+					s.expect(4096, 64, 2-p.no)
+					bad := p.bad(s)
+					before := append([]byte(nil), s.mem...)
+					s.run()
+					r.send(bad...)
+					last := bad[len(bad)-1]
+					assert.Equal(t, hex.EncodeToString(p.want(last)), hex.EncodeToString(r.terminate()))
+					require.NoError(t, r.c.CloseWrite())
+					err := s.rec.reason()
+					assert.ErrorIs(t, err, p.err)
+					msgs, _ := s.rec.snapshot()
+					for _, m := range msgs {
+						if m.Err != nil && !errors.Is(m.Err, ErrFlushed) {
+							assert.ErrorIs(t, m.Err, p.err)
+						}
+					}
+					if len(bad) == 1 {
+						assert.Equal(t, string(before[:4096]), string(s.mem[:4096]))
+						assert.Equal(t, string(before[8192:]), string(s.mem[8192:]))
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestFirstErrorIsReported(t *testing.T) { // RFC 5040, section 7.1, rule 4
+	inBubble(t, func(t *testing.T) {
+		r, s := rawPair(t, Config{}, mpa.Options{}, allRights)
+		s.run()
+		first := tagged(true, OpWrite, 0x123400, 0, []byte("x"))
+		r.send(first, untagged(true, 13, 0, 0, 1, 0, nil), untagged(true, OpSend, 0, 9, 1, 0, nil))
+		assert.Equal(t, quote(1, 1, 0, first, false), r.terminate())
+		assert.Nil(t, r.next(), "the Terminate Message is the last")
+		require.NoError(t, r.c.CloseWrite())
+		assert.ErrorIs(t, s.rec.reason(), dErr(ddp.TaggedBuffer, ddp.CodeInvalidSTag))
+	})
+}
+
+func TestTerminateIsTheLastThing(t *testing.T) { // RFC 5040, section 5.4; the peer may take its time
+	inBubble(t, func(t *testing.T) {
+		r, s := rawPair(t, Config{IRD: 4, ORD: 4}, mpa.Options{}, allRights)
+		s.run()
+		r.send(tagged(true, OpWrite, 1, 0, nil))
+		synctest.Wait()
+		s.post(&Op{Code: Write, Segs: []Seg{s.seg(0, 1<<20)}, RemoteSTag: 0x700, RemoteTO: 0}, &Op{Code: Send, Inline: []byte("never")})
+		r.send(untagged(true, OpSend, 0, 9, 1, 0, nil))
+		var last []byte
+		for u := r.next(); u != nil; u = r.next() {
+			last = u
+		}
+		require.NotNil(t, last)
+		assert.Equal(t, OpTerminate, Control(last[1]).Opcode())
+		require.NoError(t, r.c.CloseWrite())
+		assert.ErrorIs(t, s.rec.reason(), dErr(ddp.UntaggedBuffer, ddp.CodeInvalidQN))
+		_, done := s.rec.snapshot()
+		require.Len(t, done, 2)
+		assert.ErrorIs(t, done[1].err, ErrFlushed)
+	})
+}
+
+func TestBadCRC(t *testing.T) { // RFC 5044, section 8, error 2
+	inBubble(t, func(t *testing.T) {
+		a, b := mpa.MemPipe(64 << 10)
+		tap := &corrupter{Socket: a}
+		ca, cb := link(t, tap, b, mpa.Options{})
+		s := newSide(t, cb, Config{Role: Responder}, allRights, sideMem)
+		s.expect(0, 64, 4)
+		s.run()
+		r := &raw{t, ca}
+		r.send(untagged(true, OpSend, 0, 0, 1, 0, []byte("good")))
+		synctest.Wait()
+		tap.flip = 40
+		r.send(untagged(true, OpSend, 0, 0, 2, 0, repeat('b', 60)))
+		assert.Equal(t, "20020000", hex.EncodeToString(r.terminate()))
+		require.NoError(t, r.c.CloseWrite())
+		assert.ErrorIs(t, s.rec.reason(), mpa.ErrCRC)
+		msgs, _ := s.rec.snapshot()
+		require.Len(t, msgs, 1)
+	})
+}
+
+// corrupter flips a bit of the octet that is flip octets ahead in what it writes; 0 is none.
+type corrupter struct {
+	mpa.Socket
+	flip int
+}
+
+func (c *corrupter) damage(bufs [][]byte) [][]byte {
+	if c.flip == 0 {
+		return bufs
+	}
+	out := make([][]byte, len(bufs))
+	for i, b := range bufs {
+		out[i] = append([]byte(nil), b...)
+		if c.flip > 0 {
+			if c.flip <= len(b) {
+				out[i][c.flip-1] ^= 0x10
+				c.flip = -1
+			} else {
+				c.flip -= len(b)
+			}
+		}
+	}
+	if c.flip < 0 {
+		c.flip = 0
+	}
+	return out
+}
+
+func (c *corrupter) TryWrite(bufs [][]byte) (int, error) { return c.Socket.TryWrite(c.damage(bufs)) }
+func (c *corrupter) Write(bufs [][]byte) (int, error)    { return c.Socket.Write(c.damage(bufs)) }
+
+func TestOutOfOrderOffsets(t *testing.T) { // RFC 5041, section 5.3: any order within a message
+	inBubble(t, func(t *testing.T) {
+		r, s := rawPair(t, Config{}, mpa.Options{}, allRights)
+		s.expect(0, 64, 2)
+		s.run()
+		r.send(
+			untagged(true, OpSend, 0, 0, 1, 8, []byte("IJKL")),
+			untagged(false, OpSend, 0, 0, 1, 4, []byte("EFGH")),
+			untagged(false, OpSend, 0, 0, 1, 4, []byte("EFGH")), // again
+		)
+		synctest.Wait()
+		m, _ := s.rec.count()
+		assert.Zero(t, m)
+		r.send(untagged(false, OpSend, 0, 0, 1, 0, []byte("ABCD")), untagged(true, OpSend, 0, 0, 2, 0, []byte("next")))
+		synctest.Wait()
+		msgs, _ := s.rec.snapshot()
+		require.Len(t, msgs, 2)
+		assert.Equal(t, "ABCDEFGHIJKL", string(msgs[0].data))
+		assert.Equal(t, "next", string(msgs[1].data))
+	})
+}
+
+func TestInterleavedMessages(t *testing.T) { // one untagged and any number of tagged messages open at once
+	inBubble(t, func(t *testing.T) {
+		r, s := rawPair(t, Config{IRD: 1}, mpa.Options{}, allRights)
+		s.expect(0, 64, 1)
+		s.run()
+		stag := s.region.STag()
+		copy(s.mem[500:], "read me!")
+		r.send(
+			untagged(false, OpSend, 0, 0, 1, 0, []byte("first ")),
+			tagged(false, OpWrite, stag, s.to(100), []byte("aa")),
+			tagged(true, OpWrite, 0, 0, nil),
+			tagged(false, OpWrite, stag, s.to(200), []byte("bb")),
+			readRequest(1, ReadRequestFields{SinkSTag: 0x700, SinkTO: 5, Size: 8, SourceSTag: stag, SourceTO: s.to(500)}),
+			tagged(true, OpWrite, stag, s.to(102), []byte("AA")),
+			untagged(true, OpSend, 0, 0, 1, 6, []byte("last")),
+			tagged(true, OpWrite, stag, s.to(202), []byte("BB")),
+		)
+		assert.Equal(t, tagged(true, OpReadResponse, 0x700, 5, []byte("read me!")), r.next())
+		synctest.Wait()
+		msgs, _ := s.rec.snapshot()
+		require.Len(t, msgs, 1)
+		assert.Equal(t, "first last", string(msgs[0].data))
+		assert.Equal(t, "aaAA", string(s.mem[100:104]))
+		assert.Equal(t, "bbBB", string(s.mem[200:204]))
+	})
+}
+
+func TestMSNWraps(t *testing.T) { // RFC 5041, section 4.3
+	inBubble(t, func(t *testing.T) {
+		r, s := rawPair(t, Config{}, mpa.Options{}, allRights)
+		s.expect(0, 64, 3)
+		s.rx.queues[QueueSend] = queueAt(1<<32 - 1)
+		s.run()
+		r.send(untagged(true, OpSend, 0, 0, 1<<32-1, 0, nil), untagged(true, OpSend, 0, 0, 0, 0, nil), untagged(true, OpSend, 0, 0, 1, 0, nil))
+		synctest.Wait()
+		m, _ := s.rec.count()
+		assert.Equal(t, 3, m)
+	})
+}
+
+// queueAt is a queue whose next message has the given number.
+func queueAt(msn uint32) ddp.Queue {
+	q := ddp.NewQueue()
+	q.Skip(msn)
+	return q
+}
+
+func TestReadResponseFaults(t *testing.T) { // the reader's side: RFC 5040, section 5.2.2
+	cases := []struct {
+		name string
+		resp func(req ReadRequestFields) []byte
+		want error
+	}{
+		{"wrong sink STag", func(q ReadRequestFields) []byte { return tagged(true, OpReadResponse, q.SinkSTag+1, q.SinkTO, repeat('x', 100)) }, dErr(ddp.TaggedBuffer, ddp.CodeInvalidSTag)},
+		{"before the sink", func(q ReadRequestFields) []byte {
+			return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO-1, repeat('x', 100))
+		}, dErr(ddp.TaggedBuffer, ddp.CodeBaseBounds)},
+		{"beyond the sink", func(q ReadRequestFields) []byte {
+			return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO, repeat('x', 101))
+		}, dErr(ddp.TaggedBuffer, ddp.CodeBaseBounds)},
+		{"too little", func(q ReadRequestFields) []byte { return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO, repeat('x', 99)) }, rErr(RemoteOperation, CodeUnspecified)},
+		{"nothing", func(q ReadRequestFields) []byte { return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO, nil) }, rErr(RemoteOperation, CodeUnspecified)},
+		{"a hole", func(q ReadRequestFields) []byte {
+			return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO+1, repeat('x', 99))
+		}, rErr(RemoteOperation, CodeUnspecified)},
+		{"atomic instead", func(q ReadRequestFields) []byte {
+			return untagged(true, OpAtomicResponse, 0, 3, 1, 0, make([]byte, AtomicResponseLen))
+		}, rErr(RemoteOperation, CodeUnexpectedOpcode)},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				r, s := rawPair(t, Config{ORD: 1}, mpa.Options{}, allRights)
+				s.run()
+				r.send(tagged(true, OpWrite, 1, 0, nil))
+				s.post(&Op{Code: Read, Segs: []Seg{s.seg(1000, 100)}, RemoteSTag: 0xabc, RemoteTO: 3})
+				req := r.next()
+				require.Len(t, req, ddp.UntaggedLen+ReadRequestLen)
+				q := ReadRequest(req[ddp.UntaggedLen:]).Fields()
+				assert.Equal(t, ReadRequestFields{s.region.STag(), s.to(1000), 100, 0xabc, 3}, q)
+				r.send(c.resp(q))
+				l, ty, code := codeOf(c.want)
+				term := r.terminate()
+				require.NotEmpty(t, term)
+				assert.Equal(t, []byte{l<<4 | ty, code}, term[:2])
+				require.NoError(t, r.c.CloseWrite())
+				assert.ErrorIs(t, s.rec.reason(), c.want)
+				_, done := s.rec.snapshot()
+				require.Len(t, done, 1)
+				assert.ErrorIs(t, done[0].err, ErrFlushed)
+			})
+		})
+	}
+}
+
+func TestORDIsKept(t *testing.T) { // RFC 5040, section 6.1
+	inBubble(t, func(t *testing.T) {
+		r, s := rawPair(t, Config{ORD: 2}, mpa.Options{}, allRights)
+		s.run()
+		r.send(tagged(true, OpWrite, 1, 0, nil))
+		var ops []*Op
+		for i := range 5 {
+			ops = append(ops, &Op{Code: Read, Segs: []Seg{s.seg(i, 1)}, RemoteSTag: 9})
+		}
+		ops = append(ops, &Op{Code: Send})
+		s.post(ops...)
+		for i := range 5 {
+			if i == 0 {
+				require.Equal(t, OpReadRequest, Control(r.next()[1]).Opcode())
+			}
+			if i < 4 {
+				require.Equal(t, OpReadRequest, Control(r.next()[1]).Opcode())
+			}
+			synctest.Wait()
+			require.Equal(t, i > 2, r.c.Buffered(), "the Send alone may overtake Reads")
+			r.send(tagged(true, OpReadResponse, s.region.STag(), s.to(i), []byte{byte(i)}))
+		}
+		synctest.Wait()
+		require.Equal(t, OpSend, Control(r.next()[1]).Opcode())
+		_, d := s.rec.count()
+		assert.Equal(t, 6, d)
+		assert.ErrorIs(t, func() error {
+			_, s := rawPair(t, Config{}, mpa.Options{}, allRights)
+			defer s.run()
+			return s.Post(&Op{Code: Read})
+		}(), ErrNoORD)
+	})
+}
+
+func TestPeerTerminates(t *testing.T) { // both layouts of the control word
+	bodies := map[string]struct {
+		body string
+		want error
+	}{
+		"RFC, tagged":       {"1100 c000 000e c140 00de ad00 0000 0000 0000 0000", &ddp.Error{Type: ddp.TaggedBuffer, Code: ddp.CodeInvalidSTag, Remote: true}},
+		"siw, tagged":       {"1100 0300 0008 c140 00de ad00 0000 0000 0000 0000", &ddp.Error{Type: ddp.TaggedBuffer, Code: ddp.CodeInvalidSTag, Remote: true}},
+		"siw, no buffer":    {"2102 0300 0010 4143 0000 0000 0000 0000 0000 0005 0000 0000", &ddp.Error{Type: ddp.UntaggedBuffer, Code: ddp.CodeNoBuffer, Remote: true}},
+		"RFC, no buffer":    {"1202 c000 0022 4143 0000 0000 0000 0000 0000 0005 0000 0000", &ddp.Error{Type: ddp.UntaggedBuffer, Code: ddp.CodeNoBuffer, Remote: true}},
+		"siw, CRC":          {"0202 0000", mpa.ErrCRC},
+		"RFC, CRC":          {"2002 0000", mpa.ErrCRC},
+		"siw, too short":    {"0203 0000", mpa.ErrMarker},
+		"siw, version":      {"2106 0000", &ddp.Error{Type: ddp.UntaggedBuffer, Code: ddp.CodeUntaggedVersion, Remote: true}},
+		"siw, opcode":       {"2006 0000", &Error{Type: RemoteOperation, Code: CodeUnexpectedOpcode, Remote: true}},
+		"siw, Reads":        {"2007 0000", &Error{Type: RemoteOperation, Code: CodeCatastrophicStream, Remote: true}},
+		"siw, invalidate":   {"2009 0300 0010 4144 1234 5600 0000 0000 0000 0001 0000 0000", &Error{Type: RemoteOperation, Code: CodeCannotInvalidate, Remote: true}},
+		"RFC, local":        {"0000 0000", &Error{Type: LocalCatastrophic, Remote: true}},
+		"RFC, with garbage": {"0106 0000 ffff ffff", nil},
+		"short header":      {"1202 c000 0022 4143", &ddp.Error{Type: ddp.UntaggedBuffer, Code: ddp.CodeNoBuffer, Remote: true}},
+		"no such layer":     {"7001 0000", nil},
+	}
+	for name, c := range bodies {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				r, s := rawPair(t, Config{ORD: 1}, mpa.Options{}, allRights)
+				s.run()
+				r.send(tagged(true, OpWrite, 1, 0, nil))
+				s.post(&Op{Code: Read, Segs: []Seg{s.seg(1000, 100)}})
+				r.send(untagged(true, OpTerminate, 0, 2, 1, 0, unhex(t, c.body)))
+				err := s.rec.reason()
+				var te *TerminateError
+				require.ErrorAs(t, err, &te)
+				assert.True(t, te.Remote)
+				if c.want != nil {
+					assert.ErrorIs(t, err, c.want)
+				}
+				assert.NotContains(t, err.Error(), "\n")
+				_, done := s.rec.snapshot()
+				require.Len(t, done, 1)
+				assert.ErrorIs(t, done[0].err, ErrFlushed)
+			})
+		})
+	}
+}
+
+func TestTerminateNamesTheCulprit(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		a, b := pair(t, Config{}, mpa.Options{})
+		a.post(
+			&Op{Code: Read, Segs: []Seg{a.seg(0, 100)}, RemoteSTag: b.region.STag(), RemoteTO: b.to(0)},
+			&Op{Code: Read, Segs: []Seg{a.seg(0, 100)}, RemoteSTag: b.region.STag() + 1<<9, RemoteTO: b.to(0)},
+			&Op{Code: Read, Segs: []Seg{a.seg(0, 100)}, RemoteSTag: b.region.STag(), RemoteTO: b.to(0)},
+		)
+		err := a.rec.reason()
+		want := &Error{Type: RemoteProtection, Code: CodeInvalidSTag, Remote: true}
+		assert.ErrorIs(t, err, want)
+		_, done := a.rec.snapshot()
+		require.Len(t, done, 3)
+		assert.ErrorIs(t, done[1].err, want)
+		assert.NotErrorIs(t, done[1].err, ErrFlushed)
+		assert.ErrorIs(t, done[2].err, ErrFlushed)
+	})
+}
+
+func TestSourceInvalidatedDuringRead(t *testing.T) { // RFC 5040, section 4.8: the header tells how far it came
+	inBubble(t, func(t *testing.T) {
+		ca, cb := memLink(t, 4096, 1460, mpa.Options{})
+		s := newSide(t, cb, Config{Role: Responder, IRD: 4}, allRights, 8<<20)
+		r := &raw{t, ca}
+		w, err := s.domain.Register(s.mem[:4<<20], 0, ddp.RemoteRead, 0)
+		require.NoError(t, err)
+		s.run()
+		r.send(readRequest(1, ReadRequestFields{SinkSTag: 0x700, SinkTO: 1000, Size: 4 << 20, SourceSTag: w.STag(), SourceTO: 0}))
+		synctest.Wait()
+		stag := w.STag()
+		w.Invalidate()
+		sent := uint64(0)
+		var term []byte
+		for {
+			u := r.next()
+			require.NotNil(t, u)
+			if u[0]&0x80 == 0 {
+				term = u[ddp.UntaggedLen:]
+				break
+			}
+			require.Equal(t, 1000+sent, ddp.Tagged(u).TO())
+			sent += uint64(len(u) - ddp.TaggedLen)
+		}
+		tm, err := ParseTerminate(term, true)
+		require.NoError(t, err)
+		assert.Equal(t, []uint8{Layer, uint8(RemoteProtection), uint8(CodeInvalidSTag)}, []uint8{tm.Layer, tm.Type, tm.Code})
+		require.NotNil(t, tm.ReadRequest)
+		assert.Equal(t, ReadRequestFields{0x700, 1000 + sent, uint32(4<<20 - sent), stag, sent}, ReadRequest(tm.ReadRequest).Fields())
+		require.NoError(t, r.c.CloseWrite())
+		assert.Error(t, s.rec.reason())
+	})
+}
+
+func TestAtomicWireForm(t *testing.T) { // RFC 7306, section 5.2: big-endian on the wire, host order in memory
+	inBubble(t, func(t *testing.T) {
+		r, s := rawPair(t, Config{IRD: 1}, mpa.Options{}, allRights)
+		s.run()
+		binary.NativeEndian.PutUint64(s.mem[8:], 0x0102030405060708)
+		r.send(atomicRequest(1, AtomicFields{ID: 0xcafe, STag: s.region.STag(), TO: s.to(8), Data: 1, CompareMask: ^uint64(0)}))
+		assert.Equal(t, "414b 0000 0000 0000 0003 0000 0001 0000 0000 0000 cafe 0102 0304 0506 0708", grouped(r.next()))
+		synctest.Wait()
+		assert.EqualValues(t, 0x0102030405060709, binary.NativeEndian.Uint64(s.mem[8:]))
+	})
+}
+
+// grouped prints octets as dumps do.
+func grouped(b []byte) string {
+	h := hex.EncodeToString(b)
+	var s []string
+	for i := 0; i < len(h); i += 4 {
+		s = append(s, h[i:min(i+4, len(h))])
+	}
+	return strings.Join(s, " ")
+}
