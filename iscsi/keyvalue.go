@@ -104,9 +104,10 @@ func ParseText(b []byte) (Text, error) {
 	return t, nil
 }
 
-// validKey tells that s is a key-name: a standard-label, or one with the X# of RFC 3720's public extension keys.
+// validKey tells that s is a key-name: a standard-label, or one with the X# of RFC 3720's public extension keys. The RFCs want
+// a capital letter first and then name keys iSCSIProtocolLevel and iSERHelloRequired: any letter will do.
 func validKey(s string) bool {
-	if s == "" || len(s) > MaxKeyLen || s[0] < 'A' || s[0] > 'Z' {
+	if s == "" || len(s) > MaxKeyLen || s[0]|0x20 < 'a' || s[0]|0x20 > 'z' {
 		return false
 	}
 	for i := range len(s) {

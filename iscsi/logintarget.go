@@ -236,6 +236,8 @@ func (l *TargetLogin) handle(t Text, stage Stage) error {
 		if err := l.identify(&t, stage); err != nil {
 			return err
 		}
+	} else if k := namesAgain(t); k != "" {
+		return NewLoginError(LoginInitiatorError, "%s after the first request", k)
 	}
 	if stage == StageSecurity {
 		return l.security(t)
@@ -248,6 +250,17 @@ func (l *TargetLogin) handle(t Text, stage Stage) error {
 	}
 	l.neg.Offer()
 	return nil
+}
+
+// namesAgain is the first key of t that belongs into the first text of a login (RFC 7143, section 6.3.1), "" if there is none.
+func namesAgain(t Text) string {
+	for _, kv := range t {
+		switch kv.Key {
+		case KeyInitiatorName, KeyTargetName, KeySessionType:
+			return kv.Key
+		}
+	}
+	return ""
 }
 
 // identify takes the names out of the first text and asks the target about them.

@@ -22,10 +22,10 @@ var ErrName = errors.New("iscsi: not an iSCSI name")
 // The forms are iqn.yyyy-mm.reversed.domain[:string], eui. with 16 hexadecimal digits and naa. with 16 or 32
 // (RFC 7143, section 4.2.7.3). Characters beyond ASCII are taken as they are if they have no case to fold.
 func NormalizeName(name string) (string, error) {
-	if len(name) > MaxNameLen {
+	n := strings.ToLower(name)
+	if max(len(n), len(name)) > MaxNameLen { // folding may lengthen a name beyond ASCII
 		return "", fmt.Errorf("%w: %d octets, at most %d", ErrName, len(name), MaxNameLen)
 	}
-	n := strings.ToLower(name)
 	bad := func(why string) (string, error) { return "", fmt.Errorf("%w: %q: %s", ErrName, name, why) }
 	for _, r := range n {
 		if r <= 0x2c || r == 0x2f || r >= 0x3b && r <= 0x60 || r >= 0x7b && r <= 0xa0 || r == 0xfffd {

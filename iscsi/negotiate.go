@@ -44,6 +44,7 @@ type keyState struct {
 	waiting bool   // the offer has not been answered
 	settled bool   // value is the outcome
 	value   string
+	asked   bool   // the peer has offered it and was answered
 	peer    string // what the peer declared
 }
 
@@ -71,7 +72,7 @@ func (n *Negotiator) rdma() bool { return n.link && !n.discovery }
 func (n *Negotiator) Offer() {
 	for i := range keys {
 		k, st := &keys[i], &n.keys[i]
-		if st.offer != "" || st.settled || k.NotDiscovery && n.discovery || k.RDMA && !n.rdma() {
+		if st.offer != "" || st.asked || k.NotDiscovery && n.discovery || k.RDMA && !n.rdma() {
 			continue
 		}
 		v := n.set.value(k.Name, n.role, n.link)
@@ -150,6 +151,7 @@ func (n *Negotiator) receive(a *answer) error {
 	if st.waiting {
 		return n.answered(k, st, v)
 	}
+	st.asked = k.Func != Declare
 	mayPeer := k.Target
 	if n.role == RoleTarget {
 		mayPeer = k.Initiator
@@ -300,8 +302,9 @@ func (n *Negotiator) Apply(p *Params) error {
 	p.ISCSIProtocolLevel = number(KeyProtocolLevel)
 	p.TaskReporting = n.outcome(KeyTaskReporting)
 	p.RDMAExtensions = n.rdma()
-	if n.role == RoleInitiator {
-		// A target that answers only one of the two may leave them at odds; sending less is always right.
+	if n.role == RoleInitiator || n.noUnsolicited() {
+		// Answers may leave the two at odds. An initiator is always right to send less; a target keeps to what
+		// the initiator may believe, unless there is no unsolicited data at all.
 		p.FirstBurstLength = min(p.FirstBurstLength, p.MaxBurstLength)
 	}
 	for _, name := range [...]string{KeyHeaderDigest, KeyDataDigest} {
