@@ -131,7 +131,7 @@ func (in *reader) fill(n int) error {
 		}
 		end := len(in.buf)
 		if in.large {
-			end = min(end, in.r+max(n, readAhead))
+			end = min(end, in.r+n+readAhead)
 		}
 		in.win.buffer(in.buf[in.w:end])
 		if err := in.read(); err != nil {
