@@ -1,0 +1,97 @@
+// Package cli is what the programs have in common at their edge: how they end, how they log, and
+// how they write sizes.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+)
+
+// UsageError is a mistake in how a program was called; it ends the program with status 2.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Usagef makes a UsageError.
+func Usagef(format string, args ...any) error {
+	return &UsageError{fmt.Errorf(format, args...)}
+}
+
+// Args turns cobra's check of the arguments into a UsageError.
+func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return Usagef("%v; see '%s --help'", err, cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// Main runs root until it returns, or until SIGINT or SIGTERM cancels its context, and returns the
+// exit status: 0, 1 after an error, 2 after a mistake in usage. An error is printed as one line.
+func Main(root *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return Usagef("%v; see '%s --help'", err, cmd.CommandPath())
+	})
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), OneLine(err))
+	var usage *UsageError
+	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") {
+		return 2
+	}
+	return 1
+}
+
+// OneLine is err's text on one line.
+func OneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// Logger returns a logger of text lines on w at the named level: debug, info, warn or error.
+func Logger(w io.Writer, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, Usagef("log level %q: want debug, info, warn or error", level)
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
+}
+
+// Size is a flag's value in octets; it is written as a number with an optional unit (KiB, MiB, GB, …).
+type Size struct{ N uint64 }
+
+func (s *Size) String() string {
+	if s.N == 0 {
+		return ""
+	}
+	return humanize.IBytes(s.N)
+}
+
+// Set reads a size.
+func (s *Size) Set(v string) error {
+	n, err := humanize.ParseBytes(v)
+	if err != nil || n > 1<<62 {
+		return fmt.Errorf("%q is no size: want octets, or a number with KiB, MiB, GiB, TiB", v)
+	}
+	s.N = n
+	return nil
+}
+
+// Type names the value in help texts.
+func (s *Size) Type() string { return "size" }

@@ -1,0 +1,67 @@
+// Command iserd exports files, block devices and memory as disks over iSER and iSCSI.
+package main
+
+import (
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"goiwarp/cmd/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(command())) }
+
+func command() *cobra.Command {
+	o := options{listen: []string{"127.0.0.1:3260"}, logLevel: "warn", crc: true}
+	cmd := &cobra.Command{
+		Use:   "iserd --lun SPEC [--lun SPEC ...]",
+		Short: "Export disks over iSER and iSCSI",
+		Long: `iserd exports files, block devices and memory as disks. One port serves iSER (over iWARP, in software)
+and plain iSCSI; the first octets of a connection tell which.
+
+A LUN's SPEC is a path, or a kind with its size, and options behind commas:
+
+  disk.img,size=1GiB      a file; it is created, sparse, if it does not exist, and never shrunk or overwritten
+  /dev/sdb                a block device
+  mem:64MiB               memory, gone when iserd ends
+  null:1TiB               reads zeros, forgets what is written: for measuring
+
+  size=SIZE               size of a file that is to be created; an existing one must have it
+  ro                      read-only
+  block=512|4096          logical block size (512)
+  wce=on|off              write cache (on: a write is durable after SYNCHRONIZE CACHE or with FUA)
+
+The first LUN has the number 0, the next one 1, and so on.
+
+iserd listens on 127.0.0.1 unless told otherwise, because it does not authenticate anybody: whoever can
+connect can read and write the disks. It prints "ready: TARGET on ADDRESS" for each listener once it serves. SIGTERM or
+SIGINT ends it: it finishes what it has accepted, flushes, and exits with status 0.`,
+		Example: `  iserd --lun disk.img,size=1GiB
+  iserd --lun disk.img --lun mem:64MiB --listen 192.0.2.10:3260 --target iqn.2026-11.com.example:store1
+  iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info`,
+		Version: version(),
+		Args:    cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.luns, "lun", nil, "a disk to export (SPEC above); repeat for more")
+	f.StringArrayVar(&o.listen, "listen", o.listen, "`address:port` to listen on; repeat for more; port 0 picks a free one")
+	f.StringVar(&o.advertise, "advertise", "", "`address:port` that discovery announces instead of the one that the client used")
+	f.StringVar(&o.target, "target", "", "the target's iSCSI `name` (default iqn.2026-11.example.goiwarp:HOSTNAME)")
+	f.StringVar(&o.alias, "alias", "", "the target's alias, for people")
+	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
+	f.BoolVar(&o.crc, "crc", o.crc, "MPA CRC32c on iSER connections; with --crc=false it is off where the peer agrees")
+	f.IntVar(&o.maxFPDU, "max-fpdu", 0, "let iSER frames grow to this many `octets` beyond the TCP segment, for peers in software (at most 65535)")
+	return cmd
+}
+
+// version is the module's version as the build knows it.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(unknown)"
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"goiwarp/cmd/internal/cli"
+	"goiwarp/cmd/internal/portal"
+	"goiwarp/iscsi"
+	"goiwarp/iscsi/scsi"
+	"goiwarp/iscsi/target"
+	"goiwarp/iscsi/tcp"
+	"goiwarp/iser"
+	"goiwarp/rnic"
+	"goiwarp/rnic/soft"
+)
+
+const (
+	// iscsiProtocol and iscsiVersion name iSCSI to SCSI: the protocol identifier (SPC-4, section 7.6.1), and the
+	// version descriptor, 0960h and the protocol level (RFC 7144, section 6).
+	iscsiProtocol = 5
+	iscsiVersion  = 0x0960
+
+	portalGroup = 1
+	// grace is how long running commands have to end after SIGTERM.
+	grace = 30 * time.Second
+)
+
+// options are iserd's flags.
+type options struct {
+	luns      []string
+	listen    []string
+	advertise string
+	target    string
+	alias     string
+	logLevel  string
+	crc       bool
+	maxFPDU   int
+}
+
+// run serves until ctx ends.
+func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
+	log, err := cli.Logger(errs, o.logLevel)
+	if err != nil {
+		return err
+	}
+	if len(o.luns) == 0 {
+		return cli.Usagef("nothing to export: name at least one disk with --lun; see 'iserd --help'")
+	}
+	if o.maxFPDU < 0 || o.maxFPDU > 65535 {
+		return cli.Usagef("--max-fpdu %d: want 0 to 65535 octets", o.maxFPDU)
+	}
+	if o.advertise != "" {
+		if _, _, err := net.SplitHostPort(o.advertise); err != nil {
+			return cli.Usagef("--advertise %q: want ADDRESS:PORT", o.advertise)
+		}
+	}
+	name, err := o.targetName()
+	if err != nil {
+		return err
+	}
+
+	disks := &disks{log: log}
+	defer func() { err = errors.Join(err, disks.close()) }()
+	device := scsi.NewDevice(scsi.Port{
+		Name: fmt.Sprintf("%s,t,0x%04x", name, portalGroup), DeviceName: name, Relative: 1,
+		Protocol: iscsiProtocol, Version: iscsiVersion,
+	})
+	for i, spec := range o.luns {
+		lu, err := disks.open(spec, fmt.Sprintf("%s/%d", name, i))
+		if err != nil {
+			return fmt.Errorf("--lun %s: %w", spec, err)
+		}
+		if err := device.Add(i, lu); err != nil {
+			return fmt.Errorf("--lun %s: %w", spec, err)
+		}
+	}
+
+	server, err := target.New(target.Config{
+		Targets: []target.Target{{Name: name, Alias: o.alias, PortalGroup: portalGroup, Device: device}},
+		Log:     log,
+	})
+	if err != nil {
+		return err
+	}
+
+	var listeners []net.Listener
+	for _, addr := range o.listen {
+		ln, err := listen(addr)
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+			return err
+		}
+		listeners = append(listeners, ln)
+	}
+	return o.serve(ctx, out, log, name, server, listeners)
+}
+
+// serve runs the listeners until ctx ends or one of them fails, and then ends the sessions in order.
+func (o *options) serve(ctx context.Context, out io.Writer, log *slog.Logger, name string, server *target.Server, listeners []net.Listener) error {
+	dev := soft.New(soft.Config{Log: log})
+	domain, err := iser.NewDomain(dev, iser.DomainConfig{Log: log})
+	if err != nil {
+		return err
+	}
+	link := &rnic.LinkOptions{MaxFPDU: o.maxFPDU}
+	if !o.crc {
+		link.CRC = rnic.Off
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	cfg := portal.Config{
+		ISCSI: func(_ context.Context, conn net.Conn, read []byte) (iscsi.Datamover, error) {
+			return tcp.NewTarget(conn, tcp.Config{Log: log}, read), nil
+		},
+		ISER: func(ctx context.Context, conn net.Conn, read []byte) (iscsi.Datamover, error) {
+			req, err := dev.UpgradeRequest(ctx, conn, read, link)
+			if err != nil {
+				return nil, err
+			}
+			return iser.Accept(ctx, req, iser.Config{Domain: domain, Log: log})
+		},
+		Serve: func(dm iscsi.Datamover) error { return server.Serve(dm, target.PortalInfo{Advertise: o.advertise}) },
+		Log:   log,
+	}
+	ended := make(chan error, len(listeners))
+	for _, ln := range listeners {
+		go func() { ended <- portal.Serve(ctx, ln, cfg) }()
+	}
+	for _, ln := range listeners {
+		if _, err := fmt.Fprintf(out, "ready: %s on %s\n", name, ln.Addr()); err != nil {
+			stop()
+		}
+	}
+	err = nil
+	waiting := len(listeners)
+	select {
+	case <-ctx.Done():
+	case err = <-ended: // an accept that cannot go on
+		waiting--
+	}
+	stop()
+	graceful, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	err = errors.Join(err, server.Shutdown(graceful))
+	for range waiting {
+		err = errors.Join(err, <-ended)
+	}
+	return errors.Join(err, domain.Close(), dev.Close())
+}
+
+// targetName is the name to serve, checked; it has a default of its own for each host.
+func (o *options) targetName() (string, error) {
+	name := o.target
+	if name == "" {
+		host, err := os.Hostname()
+		if err != nil || host == "" {
+			host = "localhost"
+		}
+		host, _, _ = strings.Cut(host, ".")
+		name = "iqn.2026-11.example.goiwarp:" + host
+	}
+	normal, err := iscsi.NormalizeName(name)
+	if err != nil {
+		return "", fmt.Errorf("target name %q: %w", name, err)
+	}
+	return normal, nil
+}
+
+// listen opens a TCP listener; its errors say what to do.
+func listen(addr string) (net.Listener, error) {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return nil, fmt.Errorf("--listen %q: want ADDRESS:PORT, with an IPv6 address in brackets", addr)
+	}
+	ln, err := net.Listen("tcp", addr)
+	switch {
+	case err == nil:
+		return ln, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("--listen %s: the port is in use by another program; choose another one, or 0 for any", addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("--listen %s: no interface of this host has that address", addr)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("--listen %s: not permitted; ports below 1024 need privileges", addr)
+	}
+	return nil, fmt.Errorf("--listen %s: %w", addr, err)
+}
