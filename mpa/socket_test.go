@@ -68,7 +68,7 @@ func writeAll(s Socket, bufs ...[]byte) error {
 
 func TestSocketCarriesOctetsInOrder(t *testing.T) {
 	eachSocket(t, func(t *testing.T, a, b Socket) {
-		const size = 3 << 20
+		const size = 1 << 20
 		want := pattern(size, 7)
 		done := make(chan error, 1)
 		go func() {
