@@ -239,11 +239,11 @@ func testZero(t *testing.T, m Maker) {
 		c.finish(90, 0)
 	}
 	in := c.readCommand(91, 100)
-	require.NoError(t, c.g.dm.PutData(&iscsi.DataIn{
-		ITT: 91, TTT: reservedTag, Buf: c.g.alloc(0), Final: true, Notify: true, Tag: 5,
-	}))
+	b = c.g.alloc(0)
+	require.NoError(t, c.g.dm.PutData(&iscsi.DataIn{ITT: 91, TTT: reservedTag, Buf: b, Final: true, Notify: true, Tag: 5}))
 	ev := c.g.completed()
 	require.Equal(t, uint64(5), ev.tag)
+	b.Release()
 	c.finish(91, 1)
 	require.Equal(t, make([]byte, 100), in.Bytes())
 	in.Release()
@@ -365,12 +365,12 @@ func testMemory(t *testing.T, m Maker) {
 func testTargetDeallocates(t *testing.T, m Maker) {
 	c := full(t, m)
 	late := make(chan uint64, 64)
-	c.g.handle = func(ev event) bool {
+	c.g.setHandle(func(ev event) bool {
 		if ev.kind == completion {
 			late <- ev.tag
 		}
 		return ev.kind == completion
-	}
+	})
 	const size = 64 << 10
 	for k := range uint32(8) {
 		itt := 200 + k

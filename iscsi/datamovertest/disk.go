@@ -35,7 +35,7 @@ type diskTask struct {
 
 func newDisk(e *end) *disk {
 	d := &disk{e: e, tasks: map[uint32]*diskTask{}}
-	e.handle = d.handle
+	e.setHandle(d.handle)
 	return d
 }
 
@@ -193,7 +193,7 @@ type client struct {
 
 func newClient(e *end) *client {
 	c := &client{e: e, slots: make(chan struct{}, Window), waiting: map[uint32]chan *iscsi.PDU{}}
-	e.handle = c.handle
+	e.setHandle(c.handle)
 	return c
 }
 

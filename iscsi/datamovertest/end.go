@@ -41,11 +41,10 @@ type end struct {
 	dm     iscsi.Datamover
 	adjust func(*iscsi.Params, bool)
 
-	handle func(e event) (taken bool) // set before anything is sent; runs in the upcall
-
 	busy atomic.Bool // an upcall runs
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows
+	handle func(e event) (taken bool)
 	events []event
 	ended  bool
 	wake   chan struct{}
@@ -72,8 +71,9 @@ func (e *end) upcall(ev event) {
 		e.t.Errorf("%v: an upcall (%d) after ConnectionTerminateNotify", e, ev.kind)
 	}
 	e.ended = ev.kind == terminated
+	handle := e.handle
 	e.mu.Unlock()
-	if e.handle != nil && e.handle(ev) {
+	if handle != nil && handle(ev) {
 		return
 	}
 	e.mu.Lock()
@@ -83,6 +83,13 @@ func (e *end) upcall(ev event) {
 	case e.wake <- struct{}{}:
 	default:
 	}
+}
+
+// setHandle lets f see each upcall first, within the upcall.
+func (e *end) setHandle(f func(e event) (taken bool)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.handle = f
 }
 
 func (e *end) ControlNotify(p *iscsi.PDU) {

@@ -123,12 +123,12 @@ func testTerminateUpcall(t *testing.T, m Maker) {
 	ways(t, func(t *testing.T, byTarget, graceful bool) {
 		c := start(t, m).login()
 		by, peer := c.sides(byTarget)
-		by.handle = func(ev event) bool {
+		by.setHandle(func(ev event) bool {
 			if ev.kind == control {
 				by.dm.ConnectionTerminate(graceful)
 			}
 			return true
-		}
+		})
 		p := nopIn(reservedTag, 1, nil)
 		if byTarget {
 			p = nopOut(1, nil)
