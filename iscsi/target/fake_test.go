@@ -1,0 +1,662 @@
+package target
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"goiwarp/iscsi"
+	"goiwarp/iscsi/scsi"
+	"goiwarp/iscsi/store"
+)
+
+const (
+	targetName    = "iqn.2026-11.com.example:disk"
+	initiatorName = "iqn.2026-11.com.example:host"
+)
+
+// sent is one thing that the target gave its Datamover, in order.
+type sentByTarget struct {
+	pdu  *iscsi.PDU     // a copy
+	in   *iscsi.DataIn  // a copy; data holds what was sent
+	out  *iscsi.DataOut // a copy
+	data []byte
+}
+
+// fake is a Datamover in memory. Its initiator side is the test: it injects PDUs, and reads what the target
+// sends. Upcalls come from the goroutine that runs run.
+type fake struct {
+	t    testing.TB
+	info iscsi.DatamoverInfo
+
+	mu       sync.Mutex
+	wake     sync.Cond
+	n        iscsi.Notifier
+	upcalls  []func(iscsi.Notifier)
+	sent     []sentByTarget
+	read     int // of sent
+	limit    int // octets that Alloc lends at most
+	used     int
+	lent     int
+	idle     map[int][]*fakeBuffer
+	out      map[uint32][]byte // the initiator's data-out, by ITT
+	holdGets bool              // GetData waits for answerGet
+	gets     []iscsi.DataOut
+	badGets  bool // GetData fails
+	holdPuts bool // Notify waits
+	puts     []func()
+	quiet    bool // nothing is recorded
+	nSent    int
+	enabled  bool
+	params   iscsi.Params
+	res      iscsi.ConnectionResources
+	noAlloc  error
+	term     bool
+	graceful bool
+	over     bool
+	done     chan struct{}
+}
+
+type fakeBuffer struct {
+	f    *fake
+	b    []byte
+	free bool
+}
+
+func (b *fakeBuffer) Bytes() []byte { return b.b }
+
+func (b *fakeBuffer) Release() {
+	b.f.mu.Lock()
+	defer b.f.mu.Unlock()
+	b.f.release(b)
+}
+
+func (f *fake) release(b *fakeBuffer) {
+	if b.free {
+		panic("buffer released twice")
+	}
+	b.free = true
+	f.used -= len(b.b)
+	f.lent--
+	f.idle[len(b.b)] = append(f.idle[len(b.b)], b)
+}
+
+func newFake(t testing.TB) *fake {
+	f := &fake{
+		t: t, limit: 64 << 20, idle: map[int][]*fakeBuffer{}, out: map[uint32][]byte{}, done: make(chan struct{}),
+		info: iscsi.DatamoverInfo{
+			Transport: "fake", MaxPutData: 8192,
+			LocalAddr:  &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 3260},
+			RemoteAddr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 9), Port: 40000},
+		},
+	}
+	f.wake.L = &f.mu
+	return f
+}
+
+// run is the reading goroutine.
+func (f *fake) run() {
+	for {
+		f.mu.Lock()
+		for len(f.upcalls) == 0 && !f.term {
+			f.wake.Wait()
+		}
+		if f.term {
+			f.over = true
+			close(f.done)
+			f.wake.Broadcast()
+			f.mu.Unlock()
+			return
+		}
+		u := f.upcalls[0]
+		f.upcalls = f.upcalls[1:]
+		n := f.n
+		f.mu.Unlock()
+		u(n)
+	}
+}
+
+// pump makes the upcalls that are due on the caller's goroutine.
+func (f *fake) pump() {
+	for {
+		f.mu.Lock()
+		if len(f.upcalls) == 0 {
+			f.mu.Unlock()
+			return
+		}
+		u := f.upcalls[0]
+		f.upcalls = f.upcalls[:copy(f.upcalls, f.upcalls[1:])]
+		f.mu.Unlock()
+		u(f.n)
+	}
+}
+
+func (f *fake) later(u func(iscsi.Notifier)) {
+	f.upcalls = append(f.upcalls, u)
+	f.wake.Broadcast()
+}
+
+func (f *fake) Info() iscsi.DatamoverInfo { return f.info }
+
+func (f *fake) Start(n iscsi.Notifier) {
+	f.mu.Lock()
+	f.n = n
+	f.mu.Unlock()
+	if f.t != nil {
+		go f.run()
+	}
+}
+
+func (f *fake) Alloc(n int) (iscsi.Buffer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.used+n > f.limit {
+		return nil, iscsi.ErrNoMemory
+	}
+	f.used += n
+	f.lent++
+	if l := f.idle[n]; len(l) > 0 {
+		b := l[len(l)-1]
+		f.idle[n] = l[:len(l)-1]
+		b.free = false
+		return b, nil
+	}
+	return &fakeBuffer{f: f, b: make([]byte, n)}, nil
+}
+
+func (f *fake) AllocateConnectionResources(r iscsi.ConnectionResources) error {
+	f.res = r
+	return f.noAlloc
+}
+func (f *fake) DeallocateConnectionResources() {}
+func (f *fake) NoticeKeyValues(p *iscsi.Params) {
+	f.params = *p
+	if !f.info.RDMA {
+		f.info.MaxPutData = p.MaxSendDataSegment
+	}
+}
+
+func (f *fake) EnableDatamover(p *iscsi.PDU) error {
+	f.enabled = true
+	return f.SendControl(p, nil)
+}
+
+func (f *fake) down() error { return fmt.Errorf("fake: %w", iscsi.ErrConnection) }
+
+func (f *fake) SendControl(p *iscsi.PDU, _ *iscsi.TaskBuffers) error {
+	defer p.Release()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.term {
+		return f.down()
+	}
+	f.nSent++
+	if f.quiet {
+		return nil
+	}
+	c := &iscsi.PDU{BHS: p.BHS, Data: append([]byte(nil), p.Data...)}
+	iscsi.BHS(c.BHS[:]).SetDataLen(len(p.Data))
+	f.sent = append(f.sent, sentByTarget{pdu: c})
+	f.wake.Broadcast()
+	return nil
+}
+
+func (f *fake) PutData(d *iscsi.DataIn) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := d.Buf.(*fakeBuffer)
+	if f.term {
+		if !d.Notify {
+			f.release(b)
+		}
+		return f.down()
+	}
+	if !f.quiet {
+		c := *d
+		f.sent = append(f.sent, sentByTarget{in: &c, data: append([]byte(nil), b.b[d.From:d.From+d.Len]...)})
+		f.wake.Broadcast()
+	}
+	if !d.Notify {
+		f.release(b)
+		return nil
+	}
+	itt, tag := d.ITT, d.Tag
+	tell := func() { f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(itt, tag, nil) }) }
+	if f.holdPuts {
+		f.puts = append(f.puts, tell)
+	} else {
+		tell()
+	}
+	return nil
+}
+
+func (f *fake) GetData(d *iscsi.DataOut) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.term {
+		return f.down()
+	}
+	if !f.quiet {
+		c := *d
+		f.sent = append(f.sent, sentByTarget{out: &c})
+		f.wake.Broadcast()
+	}
+	if f.holdGets {
+		f.gets = append(f.gets, *d)
+		return nil
+	}
+	f.arrive(*d)
+	return nil
+}
+
+func (f *fake) arrive(d iscsi.DataOut) {
+	copy(d.Buf.Bytes()[d.To:d.To+d.Len], f.out[d.ITT][min(d.Offset, len(f.out[d.ITT])):])
+	var err error
+	if f.badGets {
+		err = fmt.Errorf("fake: DataSN out of order")
+	}
+	if f.quiet {
+		f.upcalls = append(f.upcalls, f.completion(d.ITT, d.Tag))
+		return
+	}
+	f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(d.ITT, d.Tag, err) })
+}
+
+func (f *fake) completion(itt uint32, tag uint64) func(iscsi.Notifier) {
+	return func(n iscsi.Notifier) { n.DataCompletionNotify(itt, tag, nil) }
+}
+
+// answerGets lets the GetData that wait arrive.
+func (f *fake) answerGets() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range f.gets {
+		f.arrive(d)
+	}
+	f.gets = nil
+}
+
+func (f *fake) DeallocateTaskResources(itt uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	keep := f.gets[:0]
+	for _, d := range f.gets {
+		if d.ITT == itt {
+			f.release(d.Buf.(*fakeBuffer))
+		} else {
+			keep = append(keep, d)
+		}
+	}
+	f.gets = keep
+}
+
+func (f *fake) ConnectionTerminate(graceful bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.term, f.graceful = true, graceful
+	f.wake.Broadcast()
+}
+
+func (f *fake) Done() <-chan struct{} { return f.done }
+
+// cut is the peer's or the network's end of the connection.
+func (f *fake) cut(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.later(func(n iscsi.Notifier) {
+		n.ConnectionTerminateNotify(err)
+		f.ConnectionTerminate(false)
+	})
+}
+
+// peer is a scripted initiator on a fake.
+type peer struct {
+	*fake
+	serve  chan error
+	cmdSN  iscsi.SN
+	statSN iscsi.SN
+	itt    uint32
+	isid   [6]byte
+}
+
+// connect has s serve a new fake.
+func connect(t testing.TB, s *Server) *peer {
+	p := &peer{fake: newFake(t), serve: make(chan error, 1), cmdSN: 100, itt: 1000, isid: [6]byte{0x80, 1, 2, 3, 4, 5}}
+	go func() { p.serve <- s.Serve(p.fake, PortalInfo{}) }()
+	return p
+}
+
+// inject delivers a PDU.
+func (p *peer) inject(pdu *iscsi.PDU) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.later(func(n iscsi.Notifier) { n.ControlNotify(pdu) })
+}
+
+// next is what the target sent next; ok is false if the connection ended instead.
+func (p *peer) next() (s sentByTarget, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.read == len(p.sent) && !p.over {
+		p.wake.Wait()
+	}
+	if p.read == len(p.sent) {
+		return s, false
+	}
+	s = p.sent[p.read]
+	p.read++
+	return s, true
+}
+
+// pdu is the next PDU, which must be of a kind; data-in and requests for data-out before it are skipped.
+func (p *peer) pdu(op iscsi.Opcode) *iscsi.PDU {
+	p.t.Helper()
+	for {
+		s, ok := p.next()
+		if !ok {
+			require.Fail(p.t, "the connection ended", "waiting for %v", op)
+		}
+		if s.pdu == nil {
+			continue
+		}
+		require.Equal(p.t, op, s.pdu.Opcode(), "%v", iscsi.BHS(s.pdu.BHS[:]))
+		h := iscsi.BHS(s.pdu.BHS[:])
+		if op != iscsi.OpNOPIn || h.ITT() != iscsi.ReservedTag {
+			if op != iscsi.OpLoginRsp {
+				require.Equal(p.t, p.statSN, h.StatSN(), "StatSN")
+			}
+			p.statSN = h.StatSN() + 1
+		}
+		return s.pdu
+	}
+}
+
+// ended waits for the end of the connection and says why.
+func (p *peer) ended() error {
+	p.t.Helper()
+	return <-p.serve
+}
+
+func loginText(kv ...string) []byte {
+	var t iscsi.Text
+	for i := 0; i < len(kv); i += 2 {
+		t.Add(kv[i], kv[i+1])
+	}
+	return t.Append(nil)
+}
+
+// loginRequest is a Login Request that asks for full feature phase at once.
+func (p *peer) loginRequest(kv ...string) *iscsi.PDU {
+	pdu := &iscsi.PDU{Data: loginText(kv...)}
+	h := iscsi.LoginRequest(pdu.BHS[:])
+	h.Init()
+	h.SetTransit(true)
+	h.SetCSG(iscsi.StageOperational)
+	h.SetNSG(iscsi.StageFullFeature)
+	h.SetISID(p.isid)
+	h.SetCmdSN(p.cmdSN)
+	h.SetITT(1)
+	return pdu
+}
+
+// normalKeys are those of a Normal session, with others behind them.
+func normalKeys(kv ...string) []string {
+	return append([]string{"InitiatorName", initiatorName, "TargetName", targetName, "SessionType", "Normal"}, kv...)
+}
+
+// login logs in with keys and returns the final response.
+func (p *peer) login(kv ...string) *iscsi.PDU {
+	p.t.Helper()
+	p.inject(p.loginRequest(kv...))
+	rsp := p.pdu(iscsi.OpLoginRsp)
+	require.Equal(p.t, iscsi.LoginOK, iscsi.LoginResponse(rsp.BHS[:]).Status())
+	require.True(p.t, iscsi.LoginResponse(rsp.BHS[:]).Transit())
+	return rsp
+}
+
+// disk logs in to a Normal session with small bursts, unless keys say otherwise, and clears the unit attention.
+func (p *peer) disk(kv ...string) *peer {
+	p.t.Helper()
+	p.login(normalKeys(withKeys([]string{
+		"MaxRecvDataSegmentLength", "8192", "MaxBurstLength", "16384", "FirstBurstLength", "8192",
+		"InitialR2T", "Yes", "ImmediateData", "Yes", "MaxOutstandingR2T", "2",
+	}, kv)...)...)
+	p.settle(0, 1)
+	return p
+}
+
+// withKeys replaces values of base and adds what is not there.
+func withKeys(base, kv []string) []string {
+	for i := 0; i < len(kv); i += 2 {
+		found := false
+		for j := 0; j < len(base); j += 2 {
+			if base[j] == kv[i] {
+				base[j+1], found = kv[i+1], true
+			}
+		}
+		if !found {
+			base = append(base, kv[i], kv[i+1])
+		}
+	}
+	return base
+}
+
+// settle takes the unit attentions that wait at LUNs.
+func (p *peer) settle(luns ...int) {
+	p.t.Helper()
+	for _, lun := range luns {
+		for range 4 {
+			p.command(cmd{lun: lun, cdb: make([]byte, 6)})
+			if p.response().Status() == 0 {
+				break
+			}
+		}
+	}
+}
+
+// cmd describes a SCSI command.
+type cmd struct {
+	itt       uint32
+	lun       int
+	cdb       []byte
+	read      int
+	write     []byte // nil: no write
+	edtl      int    // if not len(write)
+	immediate int    // octets of write sent with the command
+	more      bool   // F=0
+	attr      iscsi.TaskAttr
+	now       bool // immediate delivery
+	cmdSN     *iscsi.SN
+}
+
+// request makes the PDU.
+func (p *peer) request(c cmd) *iscsi.PDU {
+	if c.itt == 0 {
+		p.itt++
+		c.itt = p.itt
+	}
+	pdu := &iscsi.PDU{}
+	h := iscsi.SCSICommand(pdu.BHS[:])
+	h.Init()
+	h.SetITT(c.itt)
+	h.SetFinal(!c.more)
+	h.SetLUN(scsi.EncodeLUN(c.lun))
+	h.SetCDB(c.cdb)
+	h.SetAttr(c.attr)
+	h.SetImmediate(c.now)
+	if c.write != nil {
+		h.SetWrite(true)
+		h.SetEDTL(uint32(len(c.write)))
+		pdu.Data = append([]byte(nil), c.write[:c.immediate]...)
+		p.mu.Lock()
+		p.out[c.itt] = c.write
+		p.mu.Unlock()
+	}
+	if c.read > 0 {
+		h.SetRead(true)
+		h.SetEDTL(uint32(c.read))
+	}
+	if c.edtl > 0 {
+		h.SetEDTL(uint32(c.edtl))
+	}
+	p.number(iscsi.BHS(pdu.BHS[:]), c.cmdSN)
+	return pdu
+}
+
+// number gives a request its CmdSN, the next or a given one, and ExpStatSN.
+func (p *peer) number(h iscsi.BHS, sn *iscsi.SN) {
+	v := p.cmdSN
+	if sn != nil {
+		v = *sn
+	} else if !h.Immediate() {
+		p.cmdSN++
+	}
+	binary.BigEndian.PutUint32(h[24:], uint32(v))
+	h.SetExpStatSN(p.statSN)
+}
+
+// command sends a SCSI Command and returns its ITT.
+func (p *peer) command(c cmd) uint32 {
+	pdu := p.request(c)
+	p.inject(pdu)
+	return iscsi.BHS(pdu.BHS[:]).ITT()
+}
+
+// response is the next PDU, a SCSI Response.
+func (p *peer) response() iscsi.SCSIResponse {
+	p.t.Helper()
+	return iscsi.SCSIResponse(p.pdu(iscsi.OpSCSIResponse).BHS[:])
+}
+
+// dataOut sends an unsolicited Data-Out PDU.
+func (p *peer) dataOut(itt, sn uint32, off int, data []byte, final bool) {
+	pdu := &iscsi.PDU{Data: append([]byte(nil), data...)}
+	h := iscsi.DataOutPDU(pdu.BHS[:])
+	h.Init()
+	h.SetITT(itt)
+	h.SetTTT(iscsi.ReservedTag)
+	h.SetDataSN(sn)
+	h.SetOffset(uint32(off))
+	h.SetFinal(final)
+	h.SetExpStatSN(p.statSN)
+	p.inject(pdu)
+}
+
+// tmf sends an immediate Task Management Function Request and returns its ITT.
+func (p *peer) tmf(fn iscsi.TaskFunction, lun int, rtt uint32, ref iscsi.SN) uint32 {
+	p.itt++
+	pdu := &iscsi.PDU{}
+	h := iscsi.TaskMgmtRequest(pdu.BHS[:])
+	h.Init()
+	h.SetImmediate(true)
+	h.SetFunction(fn)
+	h.SetLUN(scsi.EncodeLUN(lun))
+	h.SetITT(p.itt)
+	h.SetRTT(rtt)
+	h.SetRefCmdSN(ref)
+	p.number(iscsi.BHS(pdu.BHS[:]), nil)
+	p.inject(pdu)
+	return p.itt
+}
+
+// managed is the next PDU, a Task Management Function Response.
+func (p *peer) managed() iscsi.TaskResponse {
+	p.t.Helper()
+	return iscsi.TaskMgmtResponse(p.pdu(iscsi.OpTaskMgmtRsp).BHS[:]).Response()
+}
+
+// nop sends a NOP-Out ping.
+func (p *peer) nop(itt uint32, data []byte) {
+	pdu := &iscsi.PDU{Data: data}
+	h := iscsi.NOPOut(pdu.BHS[:])
+	h.Init()
+	h.SetImmediate(true)
+	h.SetITT(itt)
+	p.number(iscsi.BHS(pdu.BHS[:]), nil)
+	p.inject(pdu)
+}
+
+// logoutRequest sends a Logout Request.
+func (p *peer) logoutRequest(reason iscsi.LogoutReason, cid uint16) {
+	p.itt++
+	pdu := &iscsi.PDU{}
+	h := iscsi.LogoutRequest(pdu.BHS[:])
+	h.Init()
+	h.SetReason(reason)
+	h.SetITT(p.itt)
+	h.SetCID(cid)
+	p.number(iscsi.BHS(pdu.BHS[:]), nil)
+	p.inject(pdu)
+}
+
+// leave logs out and waits for the end.
+func (p *peer) leave() {
+	p.t.Helper()
+	p.logoutRequest(iscsi.LogoutSession, 0)
+	rsp := p.pdu(iscsi.OpLogoutRsp)
+	require.Equal(p.t, iscsi.LogoutOK, iscsi.LogoutResponse(rsp.BHS[:]).Response())
+	require.NoError(p.t, p.ended())
+	p.noLeak()
+}
+
+// noLeak checks that every buffer came back.
+func (p *peer) noLeak() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Zero(p.t, p.lent, "buffers still lent")
+	require.Zero(p.t, p.used)
+}
+
+// CDBs.
+func read10(lba uint32, blocks uint16) []byte {
+	b := make([]byte, 10)
+	b[0] = 0x28
+	binary.BigEndian.PutUint32(b[2:], lba)
+	binary.BigEndian.PutUint16(b[7:], blocks)
+	return b
+}
+
+func write10(lba uint32, blocks uint16) []byte {
+	b := read10(lba, blocks)
+	b[0] = 0x2a
+	return b
+}
+
+// newServer makes a server with one target whose LUNs 0, 1, ... have the stores.
+func newServer(t testing.TB, change func(*Config), stores ...store.Store) *Server {
+	t.Helper()
+	d := scsi.NewDevice(scsi.Port{Name: targetName + ",t,0x0001", Protocol: 5})
+	for i, s := range stores {
+		lu, err := scsi.NewLU(s, scsi.LUConfig{Identity: fmt.Sprint(targetName, i)})
+		require.NoError(t, err)
+		require.NoError(t, d.Add(i, lu))
+	}
+	cfg := Config{Targets: []Target{{Name: targetName, Alias: "a disk", PortalGroup: 7, Device: d}}}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg)
+	require.NoError(t, err)
+	return s
+}
+
+func memory(t testing.TB, size int64) *store.Memory {
+	t.Helper()
+	m, err := store.NewMemory(size)
+	require.NoError(t, err)
+	return m
+}
+
+// pattern fills n octets that tell where they are.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>9)*7 + byte(i) + seed
+	}
+	return b
+}
