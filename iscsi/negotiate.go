@@ -81,7 +81,7 @@ func (n *Negotiator) Offer() {
 		}
 		switch {
 		case n.role == RoleInitiator && (!k.Initiator || !n.set.offers(k, n.rdma())),
-			n.role == RoleTarget && !n.targetOffers(k, v):
+			n.role == RoleTarget && !n.targetOffers(k, st, v):
 			continue
 		}
 		st.offer = v
@@ -92,9 +92,13 @@ func (n *Negotiator) Offer() {
 	}
 }
 
-func (n *Negotiator) targetOffers(k *Key, v string) bool {
+func (n *Negotiator) targetOffers(k *Key, st *keyState, v string) bool {
 	switch {
 	case !k.Target:
+		return false
+	case k.Func == Declare && k.RDMA && st.peer == "":
+		// Linux's user space ends the login over a declaration of RFC 7145 that it does not know,
+		// and it knows none. Who declares the key knows it.
 		return false
 	case k.Func == Declare:
 		return n.set.offers(k, n.rdma())
