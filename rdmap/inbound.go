@@ -321,23 +321,31 @@ func (s *Stream) inAtomicResponse(f *mpa.FPDU) error {
 	}
 	op.Original = a.Original()
 	if len(op.Segs) > 0 {
-		var v [AtomicSize]byte
-		binary.NativeEndian.PutUint64(v[:], op.Original)
-		s.rx.place.ToSegs(op.Segs, 0, AtomicSize)
-		if err := s.rx.place.Copy(octets(v[:]), 0); err != nil {
+		if err := s.storeOriginal(op); err != nil {
 			return err
 		}
-		s.rx.place.Done()
 	}
 	s.answered()
 	return nil
 }
 
-// octets is a Source of octets at hand.
-type octets []byte
-
-// CopyTo implements ddp.Source.
-func (o octets) CopyTo(off int, dst []byte) int { return copy(dst, o[off:]) }
+// storeOriginal writes an atomic's result to where its operation wants it, in host order.
+func (s *Stream) storeOriginal(op *Op) error {
+	p := &s.rx.place
+	defer p.Done()
+	p.ToSegs(op.Segs, 0, AtomicSize)
+	bufs, err := p.Acquire()
+	if err != nil {
+		return err
+	}
+	v := s.rx.ctl[:AtomicSize]
+	binary.NativeEndian.PutUint64(v, op.Original)
+	for _, b := range bufs {
+		v = v[copy(b, v):]
+	}
+	p.Release(AtomicSize)
+	return nil
+}
 
 // inTerminate takes the peer's Terminate Message. It ends the stream in any case, so that nothing
 // about it is refused.

@@ -681,14 +681,18 @@ func TestReadResponseFaults(t *testing.T) { // the reader's side: RFC 5040, sect
 		resp func(req ReadRequestFields) []byte
 		want error
 	}{
-		{"wrong sink STag", func(q ReadRequestFields) []byte { return tagged(true, OpReadResponse, q.SinkSTag+1, q.SinkTO, repeat('x', 100)) }, dErr(ddp.TaggedBuffer, ddp.CodeInvalidSTag)},
+		{"wrong sink STag", func(q ReadRequestFields) []byte {
+			return tagged(true, OpReadResponse, q.SinkSTag+1, q.SinkTO, repeat('x', 100))
+		}, dErr(ddp.TaggedBuffer, ddp.CodeInvalidSTag)},
 		{"before the sink", func(q ReadRequestFields) []byte {
 			return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO-1, repeat('x', 100))
 		}, dErr(ddp.TaggedBuffer, ddp.CodeBaseBounds)},
 		{"beyond the sink", func(q ReadRequestFields) []byte {
 			return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO, repeat('x', 101))
 		}, dErr(ddp.TaggedBuffer, ddp.CodeBaseBounds)},
-		{"too little", func(q ReadRequestFields) []byte { return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO, repeat('x', 99)) }, rErr(RemoteOperation, CodeUnspecified)},
+		{"too little", func(q ReadRequestFields) []byte {
+			return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO, repeat('x', 99))
+		}, rErr(RemoteOperation, CodeUnspecified)},
 		{"nothing", func(q ReadRequestFields) []byte { return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO, nil) }, rErr(RemoteOperation, CodeUnspecified)},
 		{"a hole", func(q ReadRequestFields) []byte {
 			return tagged(true, OpReadResponse, q.SinkSTag, q.SinkTO+1, repeat('x', 99))
