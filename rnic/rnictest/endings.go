@@ -31,6 +31,7 @@ func testDisconnect(t *testing.T, p Provider) {
 
 // testCloseFlushes: Close with work outstanding completes all of it, once, in order, before it returns.
 func testCloseFlushes(t *testing.T, p Provider) {
+	needSilence(t, p)
 	pr := newPair(t, p, pairConfig{server: endConfig{sendDepth: 256, recvDepth: 256}, raw: true})
 	s, c := pr.server, pr.client
 	// Not established: nothing of this can have gone out.

@@ -187,7 +187,10 @@ func (pr *pair) serve(ctx context.Context, ln rnic.Listener, cfg endConfig, raw 
 			return err
 		}
 	}
-	return req.Accept(ctx, cfg.params)
+	if err = req.Accept(ctx, cfg.params); err != nil {
+		req.Reject(nil) // so that the client need not wait
+	}
+	return err
 }
 
 // event waits for the next event.

@@ -58,6 +58,7 @@ func testOrder(t *testing.T, p Provider) {
 
 // testSendFull fills the send queue of a connection that does not send yet.
 func testSendFull(t *testing.T, p Provider) {
+	needSilence(t, p)
 	pr := newPair(t, p, pairConfig{raw: true, server: endConfig{sendDepth: 4, recvDepth: 8}})
 	s, c := pr.server, pr.client
 	for i := range uint64(4) {

@@ -224,3 +224,42 @@ func testZeroBased(t *testing.T, p Provider) {
 	}
 	pr.refuses(t, mr.STag(), 128)
 }
+
+// testWindowSink reads into a window: the right to write lies in the window alone, and what is
+// outside of it stays as it was.
+func testWindowSink(t *testing.T, p Provider) {
+	need(t, p, rnic.CapWindows|rnic.CapWindowSGE)
+	pr := newPair(t, p, pairConfig{})
+	c, s := pr.client, pr.server
+	mr, err := c.pd.AllocMR(4096, rnic.LocalWrite)
+	require.NoError(t, err)
+	defer mr.Deregister()
+	w, err := c.pd.AllocWindow()
+	require.NoError(t, err)
+	defer w.Free()
+	read := func(g rnic.SGE) rnic.SendWR {
+		return rnic.SendWR{ID: 7, Op: rnic.OpRead, Flags: rnic.Signaled, SGE: []rnic.SGE{g}, RemoteSTag: s.mr.STag(), RemoteAddr: s.at(0)}
+	}
+	refused := func(g rnic.SGE, want error) {
+		t.Helper()
+		wr := read(g)
+		require.ErrorIs(t, c.qp.PostSend(&wr), want)
+	}
+	refused(rnic.SGE{Window: w, Len: 8}, rnic.ErrClosed)
+	_, err = w.Bind(mr, 100, 1000, rnic.LocalWrite)
+	require.NoError(t, err)
+	refused(rnic.SGE{Window: w, Len: 1001}, rnic.ErrBounds)
+	refused(rnic.SGE{Window: w, Off: -1, Len: 1}, rnic.ErrBounds)
+	if c.dev.Attributes().Caps.Has(rnic.CapReadSinkNeedsRemoteWrite) {
+		refused(rnic.SGE{Window: w, Len: 8}, rnic.ErrAccess)
+	}
+	require.NoError(t, w.Invalidate())
+	_, err = w.Bind(mr, 100, 1000, rnic.LocalWrite|rnic.RemoteWrite)
+	require.NoError(t, err)
+	want := make([]byte, 4096)
+	copy(want[110:], fill(s.mr.Bytes()[:990], 3))
+	c.send(read(rnic.SGE{Window: w, Off: 10, Len: 990}))
+	require.Equal(t, 990, c.ok(7).Len)
+	require.Equal(t, want, mr.Bytes())
+	require.NoError(t, w.Invalidate())
+}

@@ -212,7 +212,9 @@ type window struct {
 	mu    sync.Mutex // guards what follows and orders Bind, Invalidate and Free; taken before mr.mu
 	index uint32     // of the STags; 0 before the first
 	addr  uint64
-	of    *mr // whose list the window is in, or nil
+	size  int         // octets, of the last binding
+	grant rnic.Access // of the last binding
+	of    *mr         // whose list the window is in, or nil
 
 	next, prev *window // guarded by of.mu
 }
@@ -299,12 +301,32 @@ func (w *window) bind(mem []byte, access rnic.Access) (rnic.STag, error) {
 	if err != nil {
 		return 0, wrapDDP(err)
 	}
-	w.addr = addr
+	w.addr, w.size, w.grant = addr, len(mem), access
 	if w.index == 0 {
 		w.index = s.Index()
 		w.pd.index(s, w.region)
 	}
 	return rnic.STag(s), nil
+}
+
+// checkSGE checks an element that names the window's memory.
+func (w *window) checkSGE(p *pd, g *rnic.SGE, need rnic.Access) error {
+	if err := p.dev.need(rnic.CapWindowSGE, "windows in scatter/gather lists"); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.pd != p:
+		return fmt.Errorf("%w: window of another protection domain", rnic.ErrAccess)
+	case w.region.STag() == 0:
+		return fmt.Errorf("%w: window is not bound", rnic.ErrClosed)
+	case g.Off < 0 || g.Len < 0 || g.Off > w.size || g.Len > w.size-g.Off:
+		return fmt.Errorf("%w: %d octets at %d in a window of %d", rnic.ErrBounds, g.Len, g.Off, w.size)
+	case w.grant&need != need:
+		return fmt.Errorf("%w: access %#x is needed, the window has %#x", rnic.ErrAccess, need, w.grant)
+	}
+	return nil
 }
 
 // unlink takes the window off its region's list. Called with w.mu held.

@@ -31,51 +31,24 @@ type TCP struct {
 
 // Dial implements Network.
 func (n TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return n.tune(c)
+	d := net.Dialer{Control: n.control}
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // Listen implements Network.
 func (n TCP) Listen(ctx context.Context, addr string) (net.Listener, error) {
-	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return tcpListener{ln, n}, nil
+	lc := net.ListenConfig{Control: n.control}
+	return lc.Listen(ctx, "tcp", addr)
 }
 
-type tcpListener struct {
-	net.Listener
-	n TCP
-}
-
-func (l tcpListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return l.n.tune(c)
-}
-
-func (n TCP) tune(c net.Conn) (net.Conn, error) {
-	t := c.(*net.TCPConn)
+// control sizes the buffers before there is a connection: one that shrinks later drops octets for
+// which it had offered room.
+func (n TCP) control(_, _ string, c syscall.RawConn) error {
 	var err error
-	if n.ReadBuffer > 0 {
-		err = t.SetReadBuffer(n.ReadBuffer)
+	if e := c.Control(func(fd uintptr) { err = setBuffers(fd, n.ReadBuffer, n.WriteBuffer) }); e != nil {
+		return e
 	}
-	if n.WriteBuffer > 0 && err == nil {
-		err = t.SetWriteBuffer(n.WriteBuffer)
-	}
-	if err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
+	return os.NewSyscallError("setsockopt", err)
 }
 
 // socketOf gives the stream under a connection.

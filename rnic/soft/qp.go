@@ -374,7 +374,8 @@ func (q *qp) buildRead(o *sendOp, w *rnic.SendWR, first, last *rdmap.Op) (*rdmap
 		o.Flags |= rdmap.InvalidateSink
 	}
 	n := 0
-	for _, g := range w.SGE {
+	for i := range w.SGE {
+		g := &w.SGE[i]
 		if g.Len == 0 {
 			continue
 		}
@@ -387,7 +388,7 @@ func (q *qp) buildRead(o *sendOp, w *rnic.SendWR, first, last *rdmap.Op) (*rdmap
 			prev.part = true
 			first, last = link(prev, first, last)
 		}
-		o.Segs = append(o.Segs[:0], rdmap.Seg{Region: g.MR.(*mr).region, Off: g.Off, Len: g.Len})
+		o.Segs = append(o.Segs[:0], rdmap.Seg{Region: regionOf(g), Off: g.Off, Len: g.Len})
 		o.octets = g.Len
 	}
 	return link(o, first, last)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"goiwarp/ddp"
 	"goiwarp/rdmap"
 	"goiwarp/rnic"
 )
@@ -208,8 +209,15 @@ func checkSGE(p *pd, list []rnic.SGE, need rnic.Access) (int64, error) {
 	for i := range list {
 		g := &list[i]
 		m, ok := g.MR.(*mr)
+		if w, isWindow := g.Window.(*window); isWindow && g.MR == nil {
+			if err := w.checkSGE(p, g, need); err != nil {
+				return 0, fmt.Errorf("element %d: %w", i, err)
+			}
+			total += int64(g.Len)
+			continue
+		}
 		switch {
-		case !ok:
+		case !ok || g.Window != nil:
 			return 0, fmt.Errorf("%w: element %d names no region of this device", rnic.ErrBadWR, i)
 		case m.pd != p:
 			return 0, fmt.Errorf("%w: element %d is of another protection domain", rnic.ErrAccess, i)
@@ -231,8 +239,16 @@ func checkSGE(p *pd, list []rnic.SGE, need rnic.Access) (int64, error) {
 func appendSegs(segs []rdmap.Seg, list []rnic.SGE) []rdmap.Seg {
 	for i := range list {
 		if list[i].Len > 0 {
-			segs = append(segs, rdmap.Seg{Region: list[i].MR.(*mr).region, Off: list[i].Off, Len: list[i].Len})
+			segs = append(segs, rdmap.Seg{Region: regionOf(&list[i]), Off: list[i].Off, Len: list[i].Len})
 		}
 	}
 	return segs
+}
+
+// regionOf is the region behind an element that was checked.
+func regionOf(g *rnic.SGE) *ddp.Region {
+	if w, ok := g.Window.(*window); ok {
+		return w.region
+	}
+	return g.MR.(*mr).region
 }

@@ -47,7 +47,7 @@ const (
 // allCaps is everything.
 const allCaps = rnic.CapLocalInvalidate | rnic.CapSendInvalidate | rnic.CapWindows | rnic.CapImmediate |
 	rnic.CapAtomics | rnic.CapInline | rnic.CapZeroBased | rnic.CapSRQ | rnic.CapStreamUpgrade |
-	rnic.CapAnyMemory | rnic.CapReadSinkNeedsRemoteWrite
+	rnic.CapAnyMemory | rnic.CapReadSinkNeedsRemoteWrite | rnic.CapWindowSGE
 
 // Config configures a Device. The zero value is right for most uses.
 type Config struct {
