@@ -1,0 +1,354 @@
+package soft_test
+
+import (
+	"context"
+	"hash/crc32"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"goiwarp/mpa"
+	"goiwarp/rnic"
+	"goiwarp/rnic/soft"
+)
+
+// The benchmarks print how a connection does against raw TCP of the same shape: rounds of both
+// alternate within one run on loopback, so that what else the machine does hits both. "ratio" is
+// RDMA's throughput over TCP's, for ping-pongs RDMA's latency over TCP's.
+
+const message = 1 << 20
+
+// BenchmarkWrite moves 1 MiB RDMA Writes, a few outstanding at a time, one connection.
+func BenchmarkWrite(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		opts   rnic.LinkOptions
+		emss   int
+		access rnic.Access // of the sink
+		crc    bool        // raw TCP computes CRC32c at both ends, too
+	}{
+		{"crc=off", rnic.LinkOptions{CRC: rnic.Off}, 0, 0, false},
+		{"crc=on", rnic.LinkOptions{}, 0, rnic.EarlyPlacement, true},
+		{"crc=on/checked before placement", rnic.LinkOptions{}, 0, 0, true},
+		{"crc=on/fpdu=1456", rnic.LinkOptions{}, 1456, 0, false},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			pr := benchPair(b, &c.opts, c.emss)
+			src, err := pr.client.pd.AllocMR(message, 0)
+			require.NoError(b, err)
+			defer src.Deregister()
+			sink, err := pr.server.pd.AllocMR(message, rnic.LocalWrite|rnic.RemoteWrite|c.access)
+			require.NoError(b, err)
+			defer sink.Deregister()
+			raw := newRawTCP(b)
+			msg := make([]byte, message)
+			b.SetBytes(message)
+			var rdmaTime, tcpTime time.Duration
+			for done := 0; b.Loop(); {
+				const round = 64
+				if done%round == 0 { // an untimed round of TCP before each round of Writes
+					b.StopTimer()
+					tcpTime += raw.stream(b, msg, round, c.crc)
+					b.StartTimer()
+					rdmaTime += pr.writes(b, src, sink, round)
+				}
+				done++
+			}
+			b.ReportMetric(tcpTime.Seconds()/rdmaTime.Seconds(), "ratio")
+		})
+	}
+}
+
+// BenchmarkPingPong bounces a Send of 64 octets.
+func BenchmarkPingPong(b *testing.B) {
+	const size, round = 64, 2000
+	pr := benchPair(b, &rnic.LinkOptions{}, 0)
+	raw := newRawTCP(b)
+	var rdmaTime, tcpTime time.Duration
+	n := 0
+	for b.Loop() {
+		if n%round == 0 {
+			b.StopTimer()
+			tcpTime += raw.pingPong(b, size, round)
+			b.StartTimer()
+			rdmaTime += pr.pingPong(b, size, round)
+		}
+		n++
+	}
+	b.ReportMetric(rdmaTime.Seconds()/tcpTime.Seconds(), "ratio")
+	b.ReportMetric(float64(rdmaTime.Nanoseconds())/float64((n+round-1)/round*round), "ns/rtt")
+}
+
+// rawTCP is a plain connection over loopback.
+type rawTCP struct{ x, y net.Conn }
+
+func newRawTCP(b testing.TB) *rawTCP {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	defer ln.Close()
+	x, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(b, err)
+	y, err := ln.Accept()
+	require.NoError(b, err)
+	b.Cleanup(func() { x.Close(); y.Close() })
+	return &rawTCP{x, y}
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// stream sends n messages one way and returns how long it took until the last had arrived.
+func (r *rawTCP) stream(b *testing.B, msg []byte, n int, withCRC bool) time.Duration {
+	begin := time.Now()
+	errs := make(chan error, 1)
+	go func() {
+		for range n {
+			if withCRC {
+				crc32.Update(0, castagnoli, msg)
+			}
+			if _, err := r.x.Write(msg); err != nil {
+				errs <- err
+				return
+			}
+		}
+		errs <- nil
+	}()
+	buf := make([]byte, len(msg))
+	for range n {
+		if !withCRC {
+			_, err := io.ReadFull(r.y, buf)
+			require.NoError(b, err)
+			continue
+		}
+		sum := uint32(0)
+		for got := 0; got < len(buf); {
+			k, err := r.y.Read(buf[got:])
+			require.NoError(b, err)
+			sum = crc32.Update(sum, castagnoli, buf[got:got+k]) // while the octets are in the cache
+			got += k
+		}
+	}
+	require.NoError(b, <-errs)
+	return time.Since(begin)
+}
+
+func (r *rawTCP) pingPong(b *testing.B, size, n int) time.Duration {
+	begin := time.Now()
+	errs := make(chan error, 1)
+	go func() {
+		buf := make([]byte, size)
+		for range n {
+			if _, err := io.ReadFull(r.y, buf); err != nil {
+				errs <- err
+				return
+			}
+			if _, err := r.y.Write(buf); err != nil {
+				errs <- err
+				return
+			}
+		}
+		errs <- nil
+	}()
+	buf := make([]byte, size)
+	for range n {
+		_, err := r.x.Write(buf)
+		require.NoError(b, err)
+		_, err = io.ReadFull(r.x, buf)
+		require.NoError(b, err)
+	}
+	require.NoError(b, <-errs)
+	return time.Since(begin)
+}
+
+// side is one end of a benchmark's connection. Its completions arrive in done, which its handler fills.
+type side struct {
+	pd      rnic.PD
+	cq      rnic.CQ
+	mr      rnic.MR
+	qp      rnic.QP
+	handler func([]rnic.Completion) // of the round under way
+}
+
+type benchConn struct{ client, server *side }
+
+// benchPair connects two devices over loopback. emss, if not 0, limits FPDUs to a segment of that size.
+func benchPair(b testing.TB, opts *rnic.LinkOptions, emss int) *benchConn {
+	dev := newDevice(b, soft.Config{Network: emssNetwork{soft.TCP{}, emss}})
+	ctx := context.Background()
+	newSide := func() *side {
+		s := &side{handler: func([]rnic.Completion) {}}
+		var err error
+		s.pd, err = dev.AllocPD()
+		require.NoError(b, err)
+		s.cq, err = dev.CreateCQ(rnic.CQConfig{Handler: func(wc []rnic.Completion) { s.handler(wc) }})
+		require.NoError(b, err)
+		s.mr, err = s.pd.AllocMR(64<<10, rnic.LocalWrite)
+		require.NoError(b, err)
+		return s
+	}
+	pr := &benchConn{newSide(), newSide()}
+	ln, err := dev.Listen(ctx, "127.0.0.1:0", opts)
+	require.NoError(b, err)
+	defer ln.Close()
+	k, err := dev.Dial(ctx, ln.Addr().String(), opts)
+	require.NoError(b, err)
+	c, s := pr.client, pr.server
+	c.qp, err = k.CreateQP(rnic.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq})
+	require.NoError(b, err)
+	errs := make(chan error, 1)
+	go func() {
+		errs <- func() error {
+			r, err := ln.Accept(ctx)
+			if err != nil {
+				return err
+			}
+			if s.qp, err = r.CreateQP(rnic.QPConfig{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq}); err != nil {
+				return err
+			}
+			return r.Accept(ctx, rnic.ConnParams{})
+		}()
+	}()
+	_, err = k.Connect(ctx, rnic.ConnParams{})
+	require.NoError(b, err)
+	require.NoError(b, <-errs)
+	return pr
+}
+
+// writes moves n messages into sink and waits until a Send behind them has arrived.
+func (pr *benchConn) writes(b testing.TB, src, sink rnic.MR, n int) time.Duration {
+	const window = 4
+	c, s := pr.client, pr.server
+	arrived, failed := make(chan struct{}, 1), make(chan error, 16)
+	s.handler = func(wc []rnic.Completion) {
+		if wc[0].Err != nil {
+			failed <- wc[0].Err
+		}
+		arrived <- struct{}{}
+	}
+	wr := &rnic.SendWR{Op: rnic.OpWrite, Flags: rnic.Signaled, SGE: []rnic.SGE{{MR: src, Len: message}}, RemoteSTag: sink.STag(), RemoteAddr: sink.Addr()}
+	last := &rnic.SendWR{Op: rnic.OpSend}
+	posted := min(window, n)
+	c.handler = func(wc []rnic.Completion) {
+		for i := range wc {
+			if wc[i].Err != nil {
+				failed <- wc[i].Err
+				return
+			}
+			var err error
+			switch posted++; {
+			case posted <= n:
+				err = c.qp.PostSend(wr)
+			case posted == n+window:
+				err = c.qp.PostSend(last)
+			}
+			if err != nil {
+				failed <- err
+			}
+		}
+	}
+	require.NoError(b, s.qp.PostRecv(&rnic.RecvWR{}))
+	begin := time.Now()
+	for range posted {
+		require.NoError(b, c.qp.PostSend(wr))
+	}
+	select {
+	case <-arrived:
+	case err := <-failed:
+		b.Fatal(err)
+	}
+	return time.Since(begin)
+}
+
+// pingPong bounces n messages, both ends answering from their handlers.
+func (pr *benchConn) pingPong(b testing.TB, size, n int) time.Duration {
+	c, s := pr.client, pr.server
+	done := make(chan error, 2)
+	left := n
+	bounce := func(e *side, count func() bool) func([]rnic.Completion) {
+		rr := &rnic.RecvWR{SGE: []rnic.SGE{{MR: e.mr, Len: size}}}
+		wr := &rnic.SendWR{Op: rnic.OpSend, SGE: []rnic.SGE{{MR: e.mr, Len: size}}}
+		return func(wc []rnic.Completion) {
+			for i := range wc {
+				err := wc[i].Err
+				if err == nil && count() {
+					if err = e.qp.PostRecv(rr); err == nil {
+						err = e.qp.PostSend(wr)
+					}
+				}
+				if err != nil {
+					done <- err
+				}
+			}
+		}
+	}
+	s.handler = bounce(s, func() bool { return true })
+	c.handler = bounce(c, func() bool {
+		if left--; left == 0 {
+			done <- nil
+		}
+		return left > 0
+	})
+	require.NoError(b, c.qp.PostRecv(&rnic.RecvWR{SGE: []rnic.SGE{{MR: c.mr, Len: size}}}))
+	require.NoError(b, s.qp.PostRecv(&rnic.RecvWR{SGE: []rnic.SGE{{MR: s.mr, Len: size}}}))
+	begin := time.Now()
+	require.NoError(b, c.qp.PostSend(&rnic.SendWR{Op: rnic.OpSend, SGE: []rnic.SGE{{MR: c.mr, Len: size}}}))
+	require.NoError(b, <-done)
+	took := time.Since(begin)
+	s.handler = func([]rnic.Completion) {}
+	return took
+}
+
+// emssNetwork lets MPA believe in a smaller segment than loopback's.
+type emssNetwork struct {
+	soft.Network
+	emss int
+}
+
+func (n emssNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := n.Network.Dial(ctx, addr)
+	if err != nil || n.emss == 0 {
+		return c, err
+	}
+	return emssConn{c, n.emss}, nil
+}
+
+func (n emssNetwork) Listen(ctx context.Context, addr string) (net.Listener, error) {
+	ln, err := n.Network.Listen(ctx, addr)
+	if err != nil || n.emss == 0 {
+		return ln, err
+	}
+	return emssListener{ln, n.emss}, nil
+}
+
+type emssListener struct {
+	net.Listener
+	emss int
+}
+
+func (l emssListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return emssConn{c, l.emss}, nil
+}
+
+type emssConn struct {
+	net.Conn
+	emss int
+}
+
+func (c emssConn) Socket() mpa.Socket { return emssSocket{mpa.NewSocket(c.Conn), c.emss} }
+
+type emssSocket struct {
+	mpa.Socket
+	emss int
+}
+
+func (s emssSocket) EMSS() int { return s.emss }
+
+func (s emssSocket) SetGuard(g mpa.Guard) {
+	s.Socket.(interface{ SetGuard(mpa.Guard) }).SetGuard(g)
+}
