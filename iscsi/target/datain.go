@@ -121,7 +121,7 @@ func (d *inData) take(n int) iscsi.Buffer {
 
 // streams tells that the task's data does not fit into what it has reserved, so that it waits for
 // its peer while it runs.
-func (t *task) streams() bool { return t.in.streams() || t.out.streams(t) }
+func (t *task) streams() bool { return t.in.streams() || t.out.streams() }
 
 // InLength implements scsi.Transfer.
 func (t *task) InLength() int64 { return t.inLen }

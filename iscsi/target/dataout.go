@@ -17,8 +17,9 @@ import (
 //
 // Each piece has at most one GetData outstanding, so a buffer has at most one owner.
 type outData struct {
-	need  int64 // octets that the command wants: the CDB's wish within what the initiator expects to send
-	piece int   // size of a piece, octets
+	need   int64 // octets that the command wants: the CDB's wish within what the initiator expects to send
+	piece  int   // size of a piece, octets
+	window int64 // octets of the pieces in all
 
 	open     bool       // more unsolicited data follows
 	received int64      // unsolicited octets so far, immediate ones included
@@ -77,16 +78,15 @@ func (o *outData) hold(p *iscsi.PDU) {
 	o.held = append(o.held, heldData{p, p.Data})
 }
 
-// streams tells that the data-out passes through the window in turns.
-func (o *outData) streams(t *task) bool {
-	return o.need > int64(t.conn.srv.cfg.Limits.Chunk)
-}
+// streams tells that the data-out passes through the window in turns; valid once that is reserved.
+func (o *outData) streams() bool { return o.need > o.window && !o.whole }
 
 // reserve acquires the window.
 func (o *outData) reserve(t *task) bool {
 	if o.need == 0 || o.whole {
 		return true
 	}
+	defer func() { o.window = o.next }()
 	c := t.conn
 	limit := min(o.need, int64(c.srv.cfg.Limits.Chunk))
 	for o.next < limit {

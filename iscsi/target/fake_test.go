@@ -321,12 +321,20 @@ type peer struct {
 	statSN iscsi.SN
 	itt    uint32
 	isid   [6]byte
+	portal PortalInfo
 }
 
-// connect has s serve a new fake.
-func connect(t testing.TB, s *Server) *peer {
+// small makes the peer take no more than 128 octets in a PDU.
+func small(p *peer) { p.info.MaxSendSegment = 128 }
+
+// connect has s serve a new fake, set up by the functions.
+func connect(t testing.TB, s *Server, setup ...func(*peer)) *peer {
 	p := &peer{fake: newFake(t), serve: make(chan error, 1), cmdSN: 100, itt: 1000, isid: [6]byte{0x80, 1, 2, 3, 4, 5}}
-	go func() { p.serve <- s.Serve(p.fake, PortalInfo{}) }()
+	for _, f := range setup {
+		f(p)
+	}
+	portal := p.portal
+	go func() { p.serve <- s.Serve(p.fake, portal) }()
 	return p
 }
 
@@ -529,7 +537,9 @@ func (p *peer) command(c cmd) uint32 {
 // response is the next PDU, a SCSI Response.
 func (p *peer) response() iscsi.SCSIResponse {
 	p.t.Helper()
-	return iscsi.SCSIResponse(p.pdu(iscsi.OpSCSIResponse).BHS[:])
+	r := iscsi.SCSIResponse(p.pdu(iscsi.OpSCSIResponse).BHS[:])
+	require.Equal(p.t, iscsi.ResponseCompleted, r.Response())
+	return r
 }
 
 // dataOut sends an unsolicited Data-Out PDU.
@@ -659,4 +669,17 @@ func pattern(n int, seed byte) []byte {
 		b[i] = byte(i>>9)*7 + byte(i) + seed
 	}
 	return b
+}
+
+// same tells where two pieces of data part.
+func same(want, got []byte) error {
+	if len(want) != len(got) {
+		return fmt.Errorf("%d octets, want %d", len(got), len(want))
+	}
+	for i := range want {
+		if want[i] != got[i] {
+			return fmt.Errorf("octet %d is %#02x, want %#02x", i, got[i], want[i])
+		}
+	}
+	return nil
 }

@@ -176,15 +176,14 @@ func TestSendTargets(t *testing.T) {
 		require.Empty(t, p.sendTargets(other))
 		p.leave()
 
-		p = &peer{fake: newFake(t), serve: make(chan error, 1), cmdSN: 1}
-		p.info.LocalAddr = &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 3261, Zone: "lo"}
-		go func() { p.serve <- s.Serve(p.fake, PortalInfo{}) }()
+		p = connect(t, s, func(p *peer) {
+			p.info.LocalAddr = &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 3261, Zone: "lo"}
+		})
 		p.discovery("TargetName", targetName)
 		require.Contains(t, p.sendTargets(""), "TargetAddress=[fe80::1]:3261,7\x00")
 		p.leave()
 
-		p = &peer{fake: newFake(t), serve: make(chan error, 1), cmdSN: 1}
-		go func() { p.serve <- s.Serve(p.fake, PortalInfo{Advertise: "san.example:860"}) }()
+		p = connect(t, s, func(p *peer) { p.portal.Advertise = "san.example:860" })
 		p.discovery()
 		require.Contains(t, p.sendTargets("All"), "TargetAddress=san.example:860,7\x00")
 		p.leave()
@@ -275,9 +274,8 @@ func TestReconnect(t *testing.T) {
 	})
 	inBubble(t, nil, []store.Store{memory(t, 1<<20)}, func(t *testing.T, s *Server) {
 		for i := range 300 {
-			p := &peer{fake: newFake(t), serve: make(chan error, 1), cmdSN: 1}
+			p := connect(t, s)
 			binary.BigEndian.PutUint32(p.isid[2:], uint32(i))
-			go func() { p.serve <- s.Serve(p.fake, PortalInfo{}) }()
 			p.login(normalKeys()...)
 		}
 		seen := map[uint16]bool{}
@@ -359,9 +357,7 @@ func TestReinstatementTimesOut(t *testing.T) {
 // TestNoResources: a Datamover that cannot prepare makes the login end with 0302.
 func TestNoResources(t *testing.T) {
 	inBubble(t, nil, []store.Store{memory(t, 1<<20)}, func(t *testing.T, s *Server) {
-		p := &peer{fake: newFake(t), serve: make(chan error, 1), cmdSN: 1}
-		p.noAlloc = iscsi.ErrNoMemory
-		go func() { p.serve <- s.Serve(p.fake, PortalInfo{}) }()
+		p := connect(t, s, func(p *peer) { p.noAlloc = iscsi.ErrNoMemory })
 		require.Equal(t, iscsi.LoginNoResources, p.status(p.loginRequest(normalKeys()...)))
 		require.Empty(t, s.Status().Sessions)
 	})
