@@ -128,8 +128,10 @@ func (d *Device) Remove(number int) (*LU, error) {
 	next := maps.Clone(old)
 	delete(next, number)
 	d.luns.Store(&next)
-	for n := range d.nexuses {
-		n.leave(l)
+	if !slices.Contains(slices.Collect(maps.Values(next)), l) { // it may have another number still
+		for n := range d.nexuses {
+			n.leave(l)
+		}
 	}
 	d.lunsChanged()
 	return l, nil

@@ -83,7 +83,10 @@ func (t *task) unmap() {
 			t.badParameter(8 + 16*i + 8)
 			return
 		}
-		if !t.within(binary64(d), blocks) {
+	}
+	for i := range n {
+		d := list[8+16*i:]
+		if !t.within(binary64(d), uint64(binary.BigEndian.Uint32(d[8:]))) {
 			return
 		}
 	}
