@@ -95,9 +95,7 @@ func (d *Datamover) read() {
 			err = d.drain()
 			break
 		}
-		err = d.readPDU()
-		var e *Error
-		if errors.As(err, &e) && d.reject(e) {
+		if err = d.readPDU(); err != nil && d.reject(err) {
 			err = nil // the rest of the stream is drained until the peer has seen why
 		}
 	}
@@ -290,15 +288,15 @@ func (d *Datamover) drain() error {
 
 // reject tells the initiator of its error and lets the connection end gracefully (RFC 7143, section
 // 7.3). false: there is nothing to tell, or nobody to be told.
-func (d *Datamover) reject(e *Error) bool {
-	reason := e.Kind.reason()
-	if !d.target || reason == 0 || d.draining.Load() {
+func (d *Datamover) reject(err error) bool {
+	var e *Error
+	if !d.target || !errors.As(err, &e) || e.Kind.reason() == 0 || d.draining.Load() {
 		return false
 	}
 	p := &iscsi.PDU{Data: append([]byte(nil), d.reader.bhs[:]...)}
 	h := iscsi.Reject(p.BHS[:])
 	h.Init()
-	h.SetReason(iscsi.RejectReason(reason))
+	h.SetReason(iscsi.RejectReason(e.Kind.reason()))
 	q := &d.queue
 	q.mu.Lock()
 	if q.dead || q.closing {
