@@ -38,6 +38,9 @@ func (c *Cover) Add(from, to uint64, last bool) bool {
 	case c.last && to > c.length:
 		return false
 	}
+	if from == to {
+		return true
+	}
 	if from <= c.next {
 		c.next = max(c.next, to)
 		c.absorb()
