@@ -197,7 +197,9 @@ func (c *conn) closed() {
 		c.memoryTimer.Stop()
 	}
 	for sn, h := range c.held {
-		h.pdu.Release()
+		if h.pdu != nil {
+			h.pdu.Release()
+		}
 		delete(c.held, sn)
 	}
 	for _, t := range c.tasks {

@@ -291,7 +291,7 @@ func TestShutdown(t *testing.T) {
 		q.leave()
 		require.ErrorIs(t, s.Serve(newFakeDown(t), PortalInfo{}), ErrClosed)
 
-		time.Sleep(3 * time.Second) // virtual: beyond LogoutWait
+		<-time.After(3 * time.Second) // beyond LogoutWait
 		synctest.Wait()
 		p.command(cmd{cdb: read10(0, 1), read: 512})
 		require.EqualValues(t, 8, p.response().Status(), "BUSY: nothing new is accepted")

@@ -49,7 +49,9 @@ type fake struct {
 	badGets  bool // GetData fails
 	holdPuts bool // Notify waits
 	puts     []func()
+	manual   bool // the test makes the upcalls, by pump
 	quiet    bool // nothing is recorded
+	due      []completion
 	nSent    int
 	enabled  bool
 	params   iscsi.Params
@@ -58,6 +60,7 @@ type fake struct {
 	term     bool
 	graceful bool
 	over     bool
+	begun    chan struct{} // closed by Start
 	done     chan struct{}
 }
 
@@ -87,7 +90,8 @@ func (f *fake) release(b *fakeBuffer) {
 
 func newFake(t testing.TB) *fake {
 	f := &fake{
-		t: t, limit: 64 << 20, idle: map[int][]*fakeBuffer{}, out: map[uint32][]byte{}, done: make(chan struct{}),
+		t: t, limit: 64 << 20, idle: map[int][]*fakeBuffer{}, out: map[uint32][]byte{},
+		begun: make(chan struct{}), done: make(chan struct{}),
 		info: iscsi.DatamoverInfo{
 			Transport: "fake", MaxPutData: 8192,
 			LocalAddr:  &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 3260},
@@ -120,18 +124,35 @@ func (f *fake) run() {
 	}
 }
 
+// completion is a DataCompletionNotify that is due.
+type completion struct {
+	itt uint32
+	tag uint64
+}
+
 // pump makes the upcalls that are due on the caller's goroutine.
 func (f *fake) pump() {
 	for {
 		f.mu.Lock()
-		if len(f.upcalls) == 0 {
+		var u func(iscsi.Notifier)
+		var c completion
+		switch {
+		case len(f.upcalls) > 0:
+			u = f.upcalls[0]
+			f.upcalls = f.upcalls[:copy(f.upcalls, f.upcalls[1:])]
+		case len(f.due) > 0:
+			c = f.due[0]
+			f.due = f.due[:copy(f.due, f.due[1:])]
+		default:
 			f.mu.Unlock()
 			return
 		}
-		u := f.upcalls[0]
-		f.upcalls = f.upcalls[:copy(f.upcalls, f.upcalls[1:])]
 		f.mu.Unlock()
-		u(f.n)
+		if u != nil {
+			u(f.n)
+		} else {
+			f.n.DataCompletionNotify(c.itt, c.tag, nil)
+		}
 	}
 }
 
@@ -146,7 +167,8 @@ func (f *fake) Start(n iscsi.Notifier) {
 	f.mu.Lock()
 	f.n = n
 	f.mu.Unlock()
-	if f.t != nil {
+	close(f.begun)
+	if !f.manual {
 		go f.run()
 	}
 }
@@ -224,6 +246,10 @@ func (f *fake) PutData(d *iscsi.DataIn) error {
 		f.release(b)
 		return nil
 	}
+	if f.quiet {
+		f.due = append(f.due, completion{d.ITT, d.Tag})
+		return nil
+	}
 	itt, tag := d.ITT, d.Tag
 	tell := func() { f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(itt, tag, nil) }) }
 	if f.holdPuts {
@@ -260,14 +286,10 @@ func (f *fake) arrive(d iscsi.DataOut) {
 		err = fmt.Errorf("fake: DataSN out of order")
 	}
 	if f.quiet {
-		f.upcalls = append(f.upcalls, f.completion(d.ITT, d.Tag))
+		f.due = append(f.due, completion{d.ITT, d.Tag})
 		return
 	}
 	f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(d.ITT, d.Tag, err) })
-}
-
-func (f *fake) completion(itt uint32, tag uint64) func(iscsi.Notifier) {
-	return func(n iscsi.Notifier) { n.DataCompletionNotify(itt, tag, nil) }
 }
 
 // answerGets lets the GetData that wait arrive.

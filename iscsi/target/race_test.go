@@ -1,0 +1,5 @@
+//go:build race
+
+package target
+
+func init() { raceEnabled = true }
