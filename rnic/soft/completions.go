@@ -206,10 +206,11 @@ func postError(err error) error {
 
 // recvStatus sorts the error of a receive that the stream gave back.
 func recvStatus(err error) rnic.Status {
+	if err == nil {
+		return rnic.StatusOK // before the variables below move to the heap
+	}
 	var d *ddp.Error
 	switch {
-	case err == nil:
-		return rnic.StatusOK
 	case errors.As(err, &d) && !d.Remote && d.Type == ddp.LocalCatastrophic:
 		return rnic.StatusLocalProtect // the buffer was withdrawn before the message came
 	case errors.Is(err, rdmap.ErrFlushed):
