@@ -261,93 +261,9 @@ func (l *LU) Refresh() bool {
 	return true
 }
 
-// Attach makes the logical unit known to a nexus that belongs to no Device, with a first unit
-// attention of POWER ON, RESET, OR BUS DEVICE RESET.
-func (l *LU) Attach(n *Nexus) { n.attach(l, CodeReset) }
-
-func (n *Nexus) attach(l *LU, code Code) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return
-	}
-	l.mu.Lock()
-	_, known := l.attentions[n]
-	if !known {
-		l.attentions[n] = new(attention)
-		n.lus = append(n.lus, l)
-	}
-	l.mu.Unlock()
-	l.attend(n, code)
-}
-
-// leave undoes attach.
-func (n *Nexus) leave(l *LU) {
-	n.mu.Lock()
-	for i, have := range n.lus {
-		if have == l {
-			n.lus = append(n.lus[:i], n.lus[i+1:]...)
-			break
-		}
-	}
-	n.mu.Unlock()
-	l.detach(n)
-}
-
-func (l *LU) detach(n *Nexus) {
-	l.reservation.CompareAndSwap(n, nil)
-	l.mu.Lock()
-	if a := l.attentions[n]; a != nil {
-		n.pending.Add(-int32(a.n))
-		delete(l.attentions, n)
-	}
-	l.mu.Unlock()
-}
-
-// attend queues a unit attention for one nexus.
-func (l *LU) attend(n *Nexus, code Code) {
-	l.mu.Lock()
-	if a := l.attentions[n]; a != nil {
-		n.pending.Add(int32(a.add(code)))
-	}
-	l.mu.Unlock()
-}
-
-// Attention queues a unit attention for every nexus but except, which may be nil.
-func (l *LU) Attention(code Code, except *Nexus) {
-	l.mu.Lock()
-	for n, a := range l.attentions {
-		if n != except {
-			n.pending.Add(int32(a.add(code)))
-		}
-	}
-	l.mu.Unlock()
-}
-
-// takeAttention gives the oldest unit attention of a nexus and forgets it.
-func (l *LU) takeAttention(n *Nexus) (Code, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.attentions[n]
-	if a == nil || a.n == 0 {
-		return 0, false
-	}
-	code := a.codes[0]
-	n.pending.Add(int32(a.drop(code)))
-	return code, true
-}
-
-// dropAttention forgets one unit attention of a nexus.
-func (l *LU) dropAttention(n *Nexus, code Code) {
-	l.mu.Lock()
-	if a := l.attentions[n]; a != nil {
-		n.pending.Add(int32(a.drop(code)))
-	}
-	l.mu.Unlock()
-}
-
 // Reset is the LOGICAL UNIT RESET that a nexus asked for: mode parameters go back to what was configured, reservations
-// end, and every other nexus is told (BUS DEVICE RESET FUNCTION OCCURRED). The caller has aborted the tasks.
+// end, and every other nexus is told (BUS DEVICE RESET FUNCTION OCCURRED). The caller has aborted the tasks. It may
+// wait for the store if an initiator had turned the write cache on.
 func (l *LU) Reset(by *Nexus) { l.reset(by, CodeBusDeviceReset) }
 
 func (l *LU) reset(by *Nexus, code Code) {

@@ -137,9 +137,8 @@ func (t *task) chunk() int64 {
 	return max(int64(t.x.Chunk())/int64(t.lu.cfg.BlockSize), 1) * int64(t.lu.cfg.BlockSize)
 }
 
-// read is READ(6), (10), (12) and (16). FUA asks nothing of a read here: what a store returns is either
-// durable or was written through the same store, and a write cache may answer while it is on (SBC-3,
-// section 5.11, lets FUA read from a non-volatile cache) - so a read with FUA flushes first.
+// read is READ(6), (10), (12) and (16). FUA asks for what is on the medium, and that anything newer in the cache
+// gets there first (SBC-3, section 5.11): therefore a flush.
 func (t *task) read() {
 	l := t.lu
 	lba, n := extent(t.cdb)

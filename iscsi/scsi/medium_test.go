@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -380,8 +382,7 @@ func TestReadOnly(t *testing.T) {
 		scsi.Write(0, 1, 0), cdbOf(scsi.OpWrite6, 0, 1), scsi.WriteSame(0, 1, true), scsi.WriteZeroes(0, 1, false),
 		scsi.CompareAndWrite(0, 1, 0), scsi.Unmap(1),
 	} {
-		r.do(c, scsi.AppendUnmap(nil, []scsi.Extent{{0, 1}, {}, {}})[:24:24], 0)
-		out := scsi.AppendUnmap(nil, []scsi.Extent{{0, 1}})
+		out := scsi.AppendUnmap(nil, []scsi.Extent{{LBA: 0, Blocks: 1}})
 		out = append(out, make([]byte, 1024)...)
 		r.do(c, out, 0).fails(t, scsi.KeyDataProtect, scsi.CodeWriteProtected, c[0])
 	}
@@ -509,4 +510,18 @@ func TestWithoutTransfer(t *testing.T) {
 		assert.NoError(t, res.Err)
 		assert.Equal(t, scsi.StatusGood, res.Status)
 	}
+}
+
+// A file that somebody cuts short under the logical unit is a medium error, and the process lives.
+func TestFileCutShort(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	s, err := store.CreateFile(path, 1<<20)
+	require.NoError(t, err)
+	defer s.Close()
+	r := newRig(t, s, scsi.LUConfig{})
+	require.NoError(t, os.Truncate(path, 10*512))
+	a := r.do(scsi.Read(0, 64, 0), nil, 64*512)
+	a.fails(t, scsi.KeyMediumError, scsi.CodeUnrecoveredRead)
+	assert.EqualValues(t, 10, a.sense.Info)
+	r.do(scsi.Read(0, 10, 0), nil, 10*512).good(t)
 }

@@ -5,10 +5,6 @@ import (
 	"sync/atomic"
 )
 
-// maxAttentions bounds the unit attentions that wait for one nexus at one logical unit. A newer
-// one is dropped when it is full: the initiator will learn by the ones before it that it must look again.
-const maxAttentions = 8
-
 // Nexus is the relation of one initiator port with the target port: for iSCSI, a session. It carries what a
 // logical unit keeps for each initiator: unit attentions that wait to be told, and who holds
 // a reservation. Device.NewNexus makes one; for a logical unit without a Device there is NewNexus with LU.Attach.
@@ -44,48 +40,4 @@ func (n *Nexus) Close() {
 	if n.dev != nil {
 		n.dev.forget(n)
 	}
-}
-
-// attention is what one logical unit has to tell one nexus, oldest first.
-type attention struct {
-	codes [maxAttentions]Code
-	n     int
-}
-
-// add queues c. It reports by how much the queue grew. A reset (29h) makes everything older of no interest:
-// an initiator that is told of it looks at everything anew (SAM-5, section 5.14.3).
-func (a *attention) add(c Code) int {
-	before := a.n
-	if c.ASC() == CodeReset.ASC() {
-		keep := 0
-		for _, q := range a.codes[:a.n] {
-			if q == CodeReportedLUNsChanged {
-				a.codes[keep] = q
-				keep++
-			}
-		}
-		a.n = keep
-	}
-	for _, q := range a.codes[:a.n] {
-		if q == c {
-			return a.n - before
-		}
-	}
-	if a.n < maxAttentions {
-		a.codes[a.n] = c
-		a.n++
-	}
-	return a.n - before
-}
-
-// drop removes c wherever it stands and reports by how much the queue grew (0 or -1).
-func (a *attention) drop(c Code) int {
-	for i, q := range a.codes[:a.n] {
-		if q == c {
-			copy(a.codes[i:], a.codes[i+1:a.n])
-			a.n--
-			return -1
-		}
-	}
-	return 0
 }

@@ -2,6 +2,7 @@ package scsi
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -11,6 +12,7 @@ import (
 func TestRangeLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rangeLock
+		var mu sync.Mutex // guards order
 		var order []string
 		ctx := context.Background()
 		take := func(ctx context.Context, name string, s span) {
@@ -18,6 +20,8 @@ func TestRangeLock(t *testing.T) {
 				if err := r.lock(ctx, s); err != nil {
 					name += " gave up"
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				order = append(order, name)
 			}()
 			synctest.Wait()

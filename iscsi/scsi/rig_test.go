@@ -87,9 +87,6 @@ func (w *wire) Out(off int64, n int) (scsi.Buffer, error) {
 	return b, nil
 }
 
-// executor is an LU or a Device at a LUN.
-type executor func(ctx context.Context, n *scsi.Nexus, cdb []byte, x scsi.Transfer) scsi.Result
-
 // answer is a command's end.
 type answer struct {
 	scsi.Result

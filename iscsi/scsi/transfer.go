@@ -14,14 +14,14 @@ type Buffer interface {
 // Transfer moves one command's data. The target implements it over the connection's Datamover.
 // Offsets count octets from the beginning of the command's data in that direction.
 //
-// Its methods may wait (for memory, for the peer) unless Inline says that the command runs on a
-// goroutine that must not; the target runs a command inline only if its data-out has arrived and
-// the logical unit said that the command does not block.
+// Its methods may wait (for memory, for the peer). A target runs a command on a goroutine that must not wait
+// only if they will not (its data-out has arrived, its data-in has room) and Plan.Blocks is not set.
 type Transfer interface {
 	// InLength and OutLength are what the initiator expects to be moved, in octets.
 	InLength() int64
 	OutLength() int64
-	// Chunk is the largest buffer, in octets, that Buffer and Out give at once.
+	// Chunk is the largest buffer, in octets, that Buffer and Out give at once; at least 4096, so
+	// that a block fits.
 	Chunk() int
 	// Buffer lends memory for n octets of data-in (n <= Chunk).
 	Buffer(n int) (Buffer, error)
