@@ -1,6 +1,7 @@
 package target
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -229,6 +230,9 @@ type pduPool struct {
 // poolRoom is the data room of a recycled PDU: sense data, or a header that is rejected.
 const poolRoom = 128
 
+// loudRejects is how many rejected PDUs of a connection are worth a warning each.
+const loudRejects = 16
+
 // poolMax is how many PDUs stay with a connection.
 const poolMax = 64
 
@@ -287,7 +291,11 @@ func (c *conn) protocolError(p *iscsi.PDU, why string) {
 
 // reject answers a PDU with a Reject and releases it. c.mu is held.
 func (c *conn) reject(p *iscsi.PDU, reason iscsi.RejectReason, why string) {
-	c.log.Warn("rejected", "pdu", p.Opcode(), "itt", iscsi.BHS(p.BHS[:]).ITT(), "reason", reason, "why", why)
+	level := slog.LevelWarn
+	if c.counters.Rejects >= loudRejects {
+		level = slog.LevelDebug // a peer does not fill the log
+	}
+	c.log.Log(context.Background(), level, "rejected", "pdu", p.Opcode(), "itt", iscsi.BHS(p.BHS[:]).ITT(), "reason", reason, "why", why)
 	if c.allowUnexpected(false) {
 		r := c.pdus.get()
 		h := iscsi.Reject(r.BHS[:])

@@ -28,8 +28,10 @@ type orphan struct {
 // waiting would not help.
 func (t *task) reserve() bool {
 	if t.in.reserve(t) && t.out.reserve(t) {
-		t.conn.holders++
-		t.in.holder = true
+		if len(t.in.free) > 0 || len(t.out.pieces) > 0 {
+			t.conn.holders++
+			t.in.holder = true
+		}
 		return true
 	}
 	t.in.release()
