@@ -24,15 +24,15 @@ func TestTextKeepsOrderAndEqualSigns(t *testing.T) {
 func TestBadTextIsRefused(t *testing.T) { // RFC 7143, section 6.1
 	long := strings.Repeat("x", 300)
 	for name, b := range map[string]string{
-		"no end":             "A=b",
-		"no equal sign":      "Abc\x00",
-		"no key":             "=b\x00",
-		"at sign first":      "@bc=d\x00",
-		"digit first":        "1A=d\x00",
-		"space in the key":   "A b=d\x00",
-		"long key":           "A" + strings.Repeat("b", MaxKeyLen) + "=d\x00",
-		"long value":         "A=" + long + "\x00",
-		"long binary":        "CHAP_C=0x" + strings.Repeat("0", 2*MaxBinaryLen+1) + "\x00",
+		"no end":           "A=b",
+		"no equal sign":    "Abc\x00",
+		"no key":           "=b\x00",
+		"at sign first":    "@bc=d\x00",
+		"digit first":      "1A=d\x00",
+		"space in the key": "A b=d\x00",
+		"long key":         "A" + strings.Repeat("b", MaxKeyLen) + "=d\x00",
+		"long value":       "A=" + long + "\x00",
+		"long binary":      "CHAP_C=0x" + strings.Repeat("0", 2*MaxBinaryLen+1) + "\x00",
 	} {
 		_, err := ParseText([]byte(b))
 		require.ErrorIs(t, err, ErrText, name)

@@ -45,6 +45,12 @@ type Settings struct {
 	ISERHelloRequired                bool
 }
 
+// What is declared if Settings say nothing, in octets.
+const (
+	DefaultMaxRecvDataSegment  = 256 << 10
+	DefaultRDMARecvDataSegment = 8192
+)
+
 func orDefault(n, def int) string {
 	if n == 0 {
 		n = def
@@ -66,7 +72,7 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 	case KeyImmediateData:
 		return yesNo(!s.NoImmediateData)
 	case KeyMaxRecvDataSegment:
-		return orDefault(s.MaxRecvDataSegment, 256<<10)
+		return orDefault(s.MaxRecvDataSegment, DefaultMaxRecvDataSegment)
 	case KeyMaxBurstLength:
 		return orDefault(s.MaxBurstLength, 1<<20)
 	case KeyFirstBurstLength:
@@ -99,9 +105,9 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 	case KeyRDMAExtensions:
 		return yesNo(rdma)
 	case KeyTargetRecvSegment:
-		return orDefault(s.TargetRecvDataSegment, 8192)
+		return orDefault(s.TargetRecvDataSegment, DefaultRDMARecvDataSegment)
 	case KeyInitiatorRecvSegment:
-		return orDefault(s.InitiatorRecvDataSegment, 8192)
+		return orDefault(s.InitiatorRecvDataSegment, DefaultRDMARecvDataSegment)
 	case KeyMaxUnexpectedPDUs:
 		return orDefault(int(s.MaxOutstandingUnexpectedPDUs), 8)
 	case KeyMaxAHSLength:

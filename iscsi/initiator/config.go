@@ -1,0 +1,111 @@
+package initiator
+
+import (
+	"crypto/rand"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"goiwarp/iscsi"
+)
+
+// Defaults of Config.
+const (
+	DefaultQueueDepth   = 128
+	DefaultAbortTimeout = 10 * time.Second
+)
+
+// maxRedirects is how many times a login follows a target that has moved.
+const maxRedirects = 4
+
+// controlSlots is how many requests other than SCSI commands may be under way at once.
+const controlSlots = 16
+
+// Config is what a session needs. Only Addr and, but for Discover, TargetName have no default.
+type Config struct {
+	// Addr is the portal, "host:port".
+	Addr string
+	// TargetName is the target's iSCSI name.
+	TargetName string
+	// InitiatorName is this host's iSCSI name; "" means DefaultName().
+	InitiatorName string
+	// InitiatorAlias is for people.
+	InitiatorAlias string
+	// ISID tells this session from others of the same initiator: a login with the ISID of a living session replaces
+	// that session. The zero value means a random one; to come back after a lost connection without leaving a dead session
+	// behind, use the last session's again (Params().ISID).
+	ISID [6]byte
+	// Settings are what is offered. The zero value suits every target known: no unsolicited Data-Out PDUs, immediate
+	// data, over RDMA control PDUs of up to 8192 octets (LIO takes no more).
+	Settings iscsi.Settings
+	// PortalGroup is the target portal group tag that discovery told; checked if CheckPortalGroup is set.
+	PortalGroup      uint16
+	CheckPortalGroup bool
+	// Auth makes the authentication methods for one login; nil means none. AllowNone lets the target do without.
+	Auth      func() []iscsi.Authenticator
+	AllowNone bool
+	// QueueDepth is how many commands may be on their way at once, if the target's window allows; 0 means DefaultQueueDepth.
+	QueueDepth int
+	// AbortTimeout is how long the target may take to answer ABORT TASK before the session is dropped; 0 means
+	// DefaultAbortTimeout.
+	AbortTimeout time.Duration
+	// Log is where the session tells of what is out of the ordinary; nil means nowhere.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.InitiatorName == "" {
+		c.InitiatorName = DefaultName()
+	}
+	var err error
+	if c.InitiatorName, err = iscsi.NormalizeName(c.InitiatorName); err != nil {
+		return c, err
+	}
+	if c.TargetName != "" {
+		if c.TargetName, err = iscsi.NormalizeName(c.TargetName); err != nil {
+			return c, err
+		}
+	}
+	if c.ISID == ([6]byte{}) {
+		c.ISID = RandomISID()
+	}
+	if c.QueueDepth <= 0 {
+		c.QueueDepth = DefaultQueueDepth
+	}
+	c.QueueDepth = min(c.QueueDepth, 1<<15)
+	if c.AbortTimeout <= 0 {
+		c.AbortTimeout = DefaultAbortTimeout
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// DefaultName is an iSCSI name made from the host's name.
+func DefaultName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = ""
+	}
+	host = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '.':
+			return r
+		}
+		return '-'
+	}, strings.ToLower(host))
+	if host == "" {
+		host = "host"
+	}
+	return "iqn.2026-11.invalid.goiwarp:" + host[:min(len(host), 128)]
+}
+
+// RandomISID is an ISID of the random kind (RFC 7143, section 11.12.5), its qualifier random as well.
+func RandomISID() [6]byte {
+	var id [6]byte
+	rand.Read(id[1:])
+	id[0] = 0x80
+	return id
+}

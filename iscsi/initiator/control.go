@@ -1,0 +1,230 @@
+package initiator
+
+import (
+	"context"
+	"time"
+
+	"goiwarp/iscsi"
+)
+
+// control is one request other than a SCSI command, and its answer.
+type control struct {
+	wake  chan struct{} // closed with the answer
+	bhs   [iscsi.BHSLen]byte
+	data  []byte
+	err   error
+	abort bool // it has to stop tasks: they end with its answer
+	stops func(*Request) bool
+}
+
+func newControl() *control { return &control{wake: make(chan struct{})} }
+
+func (c *control) end(err error) {
+	c.err = err
+	close(c.wake)
+}
+
+// sendControl gives a request a tag and sends it; mu is held. A non-immediate one takes the next CmdSN unless it has brought its own.
+func (s *Session) sendControl(p *iscsi.PDU, c *control) error {
+	if len(s.ctlFree) == 0 {
+		p.Release()
+		return ErrBusy
+	}
+	i := s.ctlFree[len(s.ctlFree)-1]
+	s.ctlFree = s.ctlFree[:len(s.ctlFree)-1]
+	sl := &s.slots[i]
+	sl.ctl = c
+	h := iscsi.NOPOut(p.BHS[:]) // ITT stands where it does in all of them
+	h.SetITT(s.tag(i))
+	if err := s.dm.SendControl(p, nil); err != nil {
+		s.freeSlot(sl)
+		return err
+	}
+	return nil
+}
+
+// call sends a request made by fill, which sets all but the tag and the serial numbers, and waits for the answer.
+func (s *Session) call(ctx context.Context, state sessionState, fill func(p *iscsi.PDU)) (*control, error) {
+	c := newControl()
+	s.mu.Lock()
+	if s.state != state {
+		err := s.errLocked()
+		s.unlock()
+		return nil, err
+	}
+	p := s.pdus.get()
+	fill(p)
+	h := iscsi.NOPOut(p.BHS[:])
+	h.SetCmdSN(s.cmdSN)
+	h.SetExpStatSN(s.expStatSN)
+	err := s.sendControl(p, c)
+	s.unlock()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.wake:
+		return c, c.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// answer ends a request other than a command.
+func (s *Session) answer(p *iscsi.PDU) {
+	sl := s.lookup(iscsi.BHS(p.BHS[:]).ITT())
+	if sl == nil || sl.ctl == nil {
+		s.stray(p)
+		return
+	}
+	c := sl.ctl
+	s.freeSlot(sl)
+	c.bhs = p.BHS
+	c.data = append(c.data, p.Data...)
+	if c.abort {
+		s.tasksStopped(p, c)
+	}
+	c.end(nil)
+}
+
+// Ping sends a NOP-Out and waits for its answer.
+func (s *Session) Ping(ctx context.Context) error {
+	_, err := s.call(ctx, sessionUp, func(p *iscsi.PDU) {
+		n := iscsi.NOPOut(p.BHS[:])
+		n.Init()
+		n.SetImmediate(true)
+	})
+	return err
+}
+
+// TaskManagement asks for a function that concerns a logical unit or the target: all but ABORT TASK and TASK REASSIGN.
+// Commands that it ends, end with ErrAborted. lun is as EncodeLUN makes it, 0 if the function has none.
+func (s *Session) TaskManagement(ctx context.Context, fn iscsi.TaskFunction, lun uint64) (iscsi.TaskResponse, error) {
+	c, err := s.manage(ctx, fn, lun, nil)
+	if err != nil {
+		return 0, err
+	}
+	return iscsi.TaskMgmtResponse(c.bhs[:]).Response(), nil
+}
+
+// manage sends a task management request and waits for the answer. r is the task of ABORT TASK.
+func (s *Session) manage(ctx context.Context, fn iscsi.TaskFunction, lun uint64, r *Request) (*control, error) {
+	s.mu.Lock()
+	c, err := s.manageLocked(fn, lun, r)
+	s.unlock()
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.wake:
+		return c, c.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (s *Session) manageLocked(fn iscsi.TaskFunction, lun uint64, r *Request) (*control, error) {
+	if s.state != sessionUp && s.state != sessionLogout {
+		return nil, s.errLocked()
+	}
+	c := newControl()
+	before := s.cmdSN
+	switch fn {
+	case iscsi.AbortTask:
+		itt := r.itt
+		c.abort, c.stops = true, func(q *Request) bool { return q.itt == itt }
+	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset:
+		c.abort, c.stops = true, func(q *Request) bool { return q.lun == lun && q.cmdSN.Less(before) }
+	case iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
+		c.abort, c.stops = true, func(q *Request) bool { return q.cmdSN.Less(before) }
+	case iscsi.ClearACA, iscsi.TaskReassign, iscsi.QueryTask, iscsi.QueryTaskSet, iscsi.QueryAsyncEvent:
+	}
+	p := s.pdus.get()
+	h := iscsi.TaskMgmtRequest(p.BHS[:])
+	h.Init()
+	h.SetImmediate(true)
+	h.SetFunction(fn)
+	h.SetLUN(lun)
+	h.SetCmdSN(s.cmdSN)
+	h.SetExpStatSN(s.expStatSN)
+	if r != nil {
+		h.SetRTT(r.itt)
+		h.SetRefCmdSN(r.cmdSN)
+	}
+	return c, s.sendControl(p, c)
+}
+
+// tasksStopped acts on the answer to a function that stops tasks: from now on the target sends nothing for them, so
+// that they end here (RFC 7143, section 4.2.3.3).
+func (s *Session) tasksStopped(p *iscsi.PDU, c *control) {
+	switch rsp := iscsi.TaskMgmtResponse(p.BHS[:]).Response(); rsp {
+	case iscsi.TaskComplete:
+	case iscsi.TaskNoTask: // it had ended before; its answer came before this one, or it is lost
+	default:
+		return
+	}
+	for i := range s.slots {
+		r := s.slots[i].req
+		if r == nil || !c.stops(r) {
+			continue
+		}
+		s.dm.DeallocateTaskResources(r.itt)
+		s.freeSlot(&s.slots[i])
+		s.endRequest(r, ErrAborted)
+	}
+}
+
+// cancel gives up a command whose caller's context has ended, and returns when its buffers are the caller's again: at once if
+// it was not sent yet, else when the target has answered ABORT TASK, or the session has ended because it did not.
+func (s *Session) cancel(ctx context.Context, r *Request) {
+	s.mu.Lock()
+	switch r.state {
+	case requestQueued:
+		s.queue.remove(r)
+		s.endRequest(r, context.Cause(ctx))
+		s.checkDrained()
+		s.unlock()
+		<-r.wake
+		return
+	case requestSent:
+	case requestIdle, requestEnded:
+		s.unlock()
+		<-r.wake
+		return
+	}
+	c, err := s.manageLocked(iscsi.AbortTask, r.lun, r)
+	if err != nil && !s.ending() {
+		s.failLocked(err)
+	}
+	s.unlock()
+	if err != nil {
+		<-r.wake
+		return
+	}
+	s.awaitAbort(c)
+	<-r.wake
+	if r.Err == ErrAborted {
+		r.Err = context.Cause(ctx)
+	}
+}
+
+// awaitAbort waits for the answer to ABORT TASK. Without one, or if it is no, the session is dropped: nothing else stops
+// the task's data. When it returns the task has ended or, with the session, will.
+func (s *Session) awaitAbort(c *control) {
+	timeout := time.NewTimer(s.cfg.AbortTimeout)
+	defer timeout.Stop()
+	select {
+	case <-timeout.C:
+		s.fail(ErrAbortUnanswered)
+		<-s.done
+	case <-c.wake:
+		switch rsp := iscsi.TaskMgmtResponse(c.bhs[:]).Response(); {
+		case c.err != nil:
+			s.fail(c.err)
+			<-s.done
+		case rsp != iscsi.TaskComplete && rsp != iscsi.TaskNoTask:
+			s.fail(protocolErrorOf(iscsi.OpTaskMgmtRsp, "ABORT TASK answered: "+rsp.String()))
+			<-s.done
+		}
+	}
+}

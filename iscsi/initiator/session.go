@@ -1,0 +1,257 @@
+package initiator
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+
+	"goiwarp/iscsi"
+)
+
+// Session is a session with one connection: what Login returns. Its methods may be called by many goroutines at once.
+type Session struct {
+	dm   iscsi.Datamover
+	cfg  Config
+	log  *slog.Logger
+	info iscsi.DatamoverInfo
+	pdus pduPool
+
+	// up is closed when the login has succeeded, done when the session has ended and all commands have.
+	up, done chan struct{}
+
+	// mu guards all below. It is held while Datamover methods are called, so that CmdSN order is sending order, and never while
+	// a request's Done runs.
+	mu        sync.Mutex
+	state     sessionState
+	cause     error // why it ends
+	login     *iscsi.InitiatorLogin
+	allocated bool // connection resources
+	params    *iscsi.Params
+	maxData   int // octets of data segment that the target takes
+
+	cmdSN, expCmdSN, maxCmdSN iscsi.SN
+	expStatSN                 iscsi.SN
+
+	slots    []slot
+	free     []uint16 // slots for commands
+	ctlFree  []uint16 // slots for other requests
+	queue    requestList
+	inFlight int
+	ended    requestList // to be completed when mu is released
+	idle     []*Request
+	drained  chan struct{} // closed when a logout may go out: no command queued or in flight
+	strays   int
+
+	// text is held for the length of a text exchange, of which a connection has one at a time.
+	text sync.Mutex
+}
+
+type sessionState uint8
+
+const (
+	sessionLogin  sessionState = iota
+	sessionUp                  // full feature phase
+	sessionLogout              // takes no more commands
+	sessionEnding              // the connection is being terminated
+	sessionDown
+)
+
+// slot is an Initiator Task Tag in use. The tag is the slot's index below and its generation above, so that an answer to
+// a task that has gone finds nobody.
+type slot struct {
+	index uint16
+	gen   uint16
+	req   *Request
+	ctl   *control
+}
+
+func newSession(dm iscsi.Datamover, cfg Config) *Session {
+	s := &Session{
+		dm: dm, cfg: cfg, log: cfg.Log, info: dm.Info(),
+		up: make(chan struct{}), done: make(chan struct{}),
+		slots: make([]slot, cfg.QueueDepth+controlSlots),
+	}
+	for i := len(s.slots) - 1; i >= 0; i-- {
+		s.slots[i].index = uint16(i)
+		if i < cfg.QueueDepth {
+			s.free = append(s.free, uint16(i))
+		} else {
+			s.ctlFree = append(s.ctlFree, uint16(i))
+		}
+	}
+	return s
+}
+
+// tag is the ITT of a slot, of a new generation.
+func (s *Session) tag(i uint16) uint32 {
+	sl := &s.slots[i]
+	sl.gen++
+	if sl.gen == 0xffff { // keeps clear of ReservedTag
+		sl.gen = 0
+	}
+	return uint32(sl.gen)<<16 | uint32(i)
+}
+
+// lookup finds the slot of a tag, nil if it is not in use.
+func (s *Session) lookup(itt uint32) *slot {
+	i := int(itt & 0xffff)
+	if i >= len(s.slots) || s.slots[i].gen != uint16(itt>>16) {
+		return nil
+	}
+	return &s.slots[i]
+}
+
+// Params are what was agreed at login.
+func (s *Session) Params() *iscsi.Params { return s.params }
+
+// Info describes the connection.
+func (s *Session) Info() iscsi.DatamoverInfo { return s.dm.Info() }
+
+// Alloc lends memory for command data, registered with the Datamover, so that data moves without a copy. It never waits:
+// iscsi.ErrNoMemory when the connection's share is used up.
+func (s *Session) Alloc(n int) (iscsi.Buffer, error) { return s.dm.Alloc(n) }
+
+// Done is closed when the session has ended and all its commands have.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Err is why the session ended, a *SessionError; nil while it lives.
+func (s *Session) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cause == nil {
+		return nil
+	}
+	return s.errLocked()
+}
+
+// errLocked is what a command fails with now.
+func (s *Session) errLocked() error {
+	name := s.cfg.TargetName
+	if name == "" {
+		name = s.cfg.Addr
+	}
+	cause := s.cause
+	if cause == nil {
+		cause = ErrClosed
+	}
+	return &SessionError{Target: name, Cause: cause}
+}
+
+// Close ends the session at once, without a logout, and returns when all commands have ended.
+func (s *Session) Close() {
+	s.fail(ErrClosed)
+	<-s.done
+}
+
+// fail ends the session because of err.
+func (s *Session) fail(err error) {
+	s.mu.Lock()
+	s.failLocked(err)
+	s.unlock()
+}
+
+// failLocked ends the session because of err. What it leaves undone finish does, since buffers are the callers' again only
+// when the Datamover is done.
+func (s *Session) failLocked(err error) {
+	if s.ending() {
+		return
+	}
+	if s.state == sessionLogin && s.allocated {
+		s.dm.DeallocateConnectionResources()
+	}
+	s.dm.ConnectionTerminate(false)
+	s.endLocked(err)
+}
+
+func (s *Session) ending() bool { return s.state >= sessionEnding }
+
+// endLocked leaves the session to finish once the connection goes down.
+func (s *Session) endLocked(err error) {
+	told := s.state == sessionLogin || errors.Is(err, ErrClosed) // to the caller of Login or Close
+	s.state, s.cause = sessionEnding, err
+	if !told {
+		s.log.Warn("iscsi session ends", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "cause", err)
+	}
+	go s.finish()
+}
+
+// finish waits for the Datamover and ends all commands. It is the session's only goroutine, and its last act.
+func (s *Session) finish() {
+	<-s.dm.Done()
+	s.mu.Lock()
+	s.state = sessionDown
+	err := s.errLocked()
+	for r := s.queue.head; r != nil; r = s.queue.head {
+		s.queue.remove(r)
+		s.endRequest(r, err)
+	}
+	for i := range s.slots {
+		sl := &s.slots[i]
+		switch {
+		case sl.req != nil:
+			r := sl.req
+			s.freeSlot(sl)
+			s.endRequest(r, err)
+		case sl.ctl != nil:
+			c := sl.ctl
+			s.freeSlot(sl)
+			c.end(err)
+		}
+	}
+	s.checkDrained()
+	s.unlock()
+	close(s.done)
+}
+
+// unlock releases mu and then completes the requests that ended under it.
+func (s *Session) unlock() {
+	list := s.ended
+	s.ended = requestList{}
+	s.mu.Unlock()
+	for r := list.head; r != nil; r = list.head {
+		list.remove(r) // r is its owner's again
+		if r.Done != nil {
+			r.Done(r)
+		} else {
+			r.wake <- struct{}{}
+		}
+	}
+}
+
+// endRequest lets r end with err when mu is released. Ended requests keep their order.
+func (s *Session) endRequest(r *Request, err error) {
+	if err != nil {
+		r.Err = err
+	}
+	r.state, r.bufs = requestEnded, iscsi.TaskBuffers{}
+	s.ended.push(r)
+}
+
+// freeSlot takes a slot out of use.
+func (s *Session) freeSlot(sl *slot) {
+	if sl.req != nil {
+		s.free = append(s.free, sl.index)
+		s.inFlight--
+	} else {
+		s.ctlFree = append(s.ctlFree, sl.index)
+	}
+	sl.req, sl.ctl = nil, nil
+}
+
+// ConnectionTerminateNotify implements iscsi.Notifier.
+func (s *Session) ConnectionTerminateNotify(err error) {
+	s.mu.Lock()
+	if !s.ending() {
+		if err == nil {
+			err = errors.New("closed by the target")
+		}
+		s.endLocked(err)
+	}
+	s.unlock()
+}
+
+// DataCompletionNotify implements iscsi.Notifier; it is for targets.
+func (s *Session) DataCompletionNotify(uint32, uint64, error) {}
+
+// DataACKNotify implements iscsi.Notifier; it is for targets.
+func (s *Session) DataACKNotify(uint32, uint32) {}

@@ -1,0 +1,147 @@
+package initiator
+
+import (
+	"errors"
+
+	"goiwarp/iscsi"
+)
+
+// submit queues requests for a logical unit and sends what the window takes. They end in any order, each by its Done.
+func (s *Session) submit(lun uint64, reqs []*Request) error {
+	s.mu.Lock()
+	if s.state != sessionUp {
+		err := s.errLocked()
+		s.unlock()
+		return err
+	}
+	for _, r := range reqs {
+		r.lun, r.state, r.Err, r.Status, r.senseLen = lun, requestQueued, nil, 0, 0
+		r.Residual, r.Overflow, r.BidiResidual, r.BidiOverflow = 0, false, 0, false
+		s.queue.push(r)
+	}
+	s.pump()
+	s.unlock()
+	return nil
+}
+
+// pump sends queued commands while there are slots and the target's window is open.
+func (s *Session) pump() {
+	for s.queue.head != nil && len(s.free) > 0 && s.cmdSN.LessEqual(s.maxCmdSN) && !s.ending() {
+		r := s.queue.head
+		s.queue.remove(r)
+		if !s.send(r) {
+			return
+		}
+	}
+}
+
+// send sends one command with its immediate and unsolicited data (RFC 7143, section 4.2.5.2). It is false if nothing
+// more can be sent for now.
+//
+//	data-out:  | immediate | unsolicited Data-Out PDUs | solicited |
+//	           0          imm                        unsol       OutLen
+func (s *Session) send(r *Request) bool {
+	i := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	sl := &s.slots[i]
+	r.itt, r.cmdSN, r.state = s.tag(i), s.cmdSN, requestSent
+	sl.req = r
+	s.inFlight++
+
+	imm, unsol := s.unsolicited(r.OutLen)
+	p := s.pdus.get()
+	c := iscsi.SCSICommand(p.BHS[:])
+	c.Init()
+	c.SetFinal(unsol == imm)
+	c.SetRead(r.InLen > 0)
+	c.SetWrite(r.OutLen > 0)
+	c.SetAttr(r.Attr)
+	c.SetLUN(r.lun)
+	c.SetITT(r.itt)
+	c.SetCmdSN(s.cmdSN)
+	c.SetExpStatSN(s.expStatSN)
+	c.SetEDTL(uint32(r.InLen))
+	if r.OutLen > 0 {
+		c.SetEDTL(uint32(r.OutLen))
+	}
+	cdb := r.command()
+	c.SetCDB(cdb[:min(len(cdb), iscsi.CDBLen)])
+	if len(cdb) > iscsi.CDBLen || r.InLen > 0 && r.OutLen > 0 {
+		p.Room = iscsi.AppendExtendedCDB(p.Room[:0], cdb)
+		if r.InLen > 0 && r.OutLen > 0 {
+			p.Room = iscsi.AppendBidiReadLen(p.Room, uint32(r.InLen))
+		}
+		p.AHS = p.Room
+	}
+	var t *iscsi.TaskBuffers
+	if r.InLen > 0 || r.OutLen > 0 {
+		t = &r.bufs
+		*t = iscsi.TaskBuffers{In: r.In, Out: r.Out, InLen: r.InLen, OutLen: r.OutLen, Unsolicited: unsol}
+	}
+	if imm > 0 {
+		p.Data = r.Out.Bytes()[:imm]
+	}
+	s.cmdSN++
+	if err := s.dm.SendControl(p, t); err != nil {
+		return s.sendFailed(r, sl, err)
+	}
+	for off, sn := imm, uint32(0); off < unsol; sn++ {
+		n := min(unsol-off, s.maxData)
+		q := s.pdus.get()
+		d := iscsi.DataOutPDU(q.BHS[:])
+		d.Init()
+		d.SetFinal(off+n == unsol)
+		d.SetLUN(r.lun)
+		d.SetITT(r.itt)
+		d.SetExpStatSN(s.expStatSN)
+		d.SetDataSN(sn)
+		d.SetOffset(uint32(off))
+		q.Data = r.Out.Bytes()[off : off+n]
+		if err := s.dm.SendControl(q, nil); err != nil {
+			s.failLocked(err)
+			return false
+		}
+		off += n
+	}
+	return true
+}
+
+// unsolicited says how far immediate data and all unsolicited data of a write of n octets reach.
+func (s *Session) unsolicited(n int) (imm, unsol int) {
+	if n == 0 {
+		return 0, 0
+	}
+	first := min(n, s.params.FirstBurstLength)
+	if s.params.ImmediateData {
+		imm = min(first, s.maxData)
+	}
+	if s.params.InitialR2T {
+		return imm, imm
+	}
+	return imm, first
+}
+
+// sendFailed undoes a command that the Datamover did not take. One that only lacks memory waits for others to end.
+func (s *Session) sendFailed(r *Request, sl *slot, err error) bool {
+	if errors.Is(err, iscsi.ErrConnection) {
+		s.failLocked(err) // finish ends r with the others
+		return false
+	}
+	s.freeSlot(sl)
+	s.cmdSN-- // the number was not seen by anybody
+	if errors.Is(err, iscsi.ErrNoMemory) && s.inFlight > 0 {
+		r.state = requestQueued
+		s.queue.pushFront(r)
+		return false
+	}
+	s.endRequest(r, err)
+	return true
+}
+
+// checkDrained lets a logout go on that waits for the last command.
+func (s *Session) checkDrained() {
+	if s.drained != nil && (s.queue.head == nil && s.inFlight == 0 || s.ending()) {
+		close(s.drained)
+		s.drained = nil
+	}
+}
