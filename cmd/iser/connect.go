@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"goiwarp/cmd/internal/cli"
+	"goiwarp/iscsi"
+	"goiwarp/iscsi/initiator"
+	"goiwarp/iscsi/tcp"
+	"goiwarp/iser"
+	"goiwarp/rnic"
+	"goiwarp/rnic/soft"
+)
+
+// connectOptions are the flags that say how to connect.
+type connectOptions struct {
+	initiatorName string
+	crc           bool
+	digests       bool
+	maxFPDU       int
+	timeout       time.Duration
+	logLevel      string
+}
+
+func (o *connectOptions) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.initiatorName, "initiator-name", "", "this side's iSCSI `name` (default made from the host's name)")
+	f.BoolVar(&o.crc, "crc", o.crc, "MPA CRC32c over iSER; with --crc=false it is off where the peer agrees")
+	f.BoolVar(&o.digests, "digests", false, "ask for iSCSI's header and data digests over TCP")
+	f.IntVar(&o.maxFPDU, "max-fpdu", 0, "let iSER frames grow to this many `octets` beyond the TCP segment, for peers in software (at most 65535)")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long connecting and logging in may take")
+	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
+}
+
+// fabric is what connections are made with.
+type fabric struct {
+	opts   *connectOptions
+	log    *slog.Logger
+	dev    *soft.Device
+	domain *iser.Domain
+}
+
+func (o *connectOptions) open() (*fabric, error) {
+	log, err := cli.Logger(os.Stderr, o.logLevel)
+	if err != nil {
+		return nil, err
+	}
+	if o.maxFPDU < 0 || o.maxFPDU > 65535 {
+		return nil, cli.Usagef("--max-fpdu %d: want 0 to 65535 octets", o.maxFPDU)
+	}
+	f := &fabric{opts: o, log: log, dev: soft.New(soft.Config{Log: log})}
+	if f.domain, err = iser.NewDomain(f.dev, iser.DomainConfig{Log: log}); err != nil {
+		return nil, errors.Join(err, f.dev.Close())
+	}
+	return f, nil
+}
+
+// Close ends all connections.
+func (f *fabric) Close() error { return errors.Join(f.domain.Close(), f.dev.Close()) }
+
+func (f *fabric) dialer(transport string) iscsi.Dialer {
+	if transport == "iscsi" {
+		return &tcp.Dialer{Config: tcp.Config{Log: f.log}}
+	}
+	link := &rnic.LinkOptions{MaxFPDU: f.opts.maxFPDU}
+	if !f.opts.crc {
+		link.CRC = rnic.Off
+	}
+	return &iser.Dialer{Domain: f.domain, Config: iser.Config{Link: link, Log: f.log}}
+}
+
+func (f *fabric) config(portal initiator.Portal) initiator.Config {
+	cfg := initiator.Config{Addr: portal.String(), InitiatorName: f.opts.initiatorName, Log: f.log}
+	if f.opts.digests {
+		cfg.Settings.HeaderDigest, cfg.Settings.DataDigest = []string{"CRC32C"}, []string{"CRC32C"}
+	}
+	return cfg
+}
+
+// login opens a session with the URL's target.
+func (f *fabric) login(ctx context.Context, u initiator.URL) (*initiator.Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.opts.timeout)
+	defer cancel()
+	cfg := f.config(u.Portal)
+	cfg.TargetName = u.Target
+	s, err := initiator.Login(ctx, f.dialer(u.Transport), cfg)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", u.Portal, err)
+	}
+	return s, nil
+}
+
+// logout ends a session in order; one that does not answer is dropped.
+func logout(s *initiator.Session) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = s.Logout(ctx) // what matters has been answered already
+	s.Close()
+}
+
+// withSession runs f in a session with the URL's target.
+func (o *connectOptions) withSession(ctx context.Context, url string, f func(ctx context.Context, u initiator.URL, s *initiator.Session) error) (err error) {
+	u, err := initiator.ParseURL(url)
+	if err != nil {
+		return err
+	}
+	fab, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, fab.Close()) }()
+	s, err := fab.login(ctx, u)
+	if err != nil {
+		return err
+	}
+	defer logout(s)
+	return f(ctx, u, s)
+}
+
+// withDisk runs f with the URL's logical unit.
+func (o *connectOptions) withDisk(ctx context.Context, url string, f func(ctx context.Context, d *disk) error) error {
+	if u, err := initiator.ParseURL(url); err == nil && !u.HasLUN {
+		return fmt.Errorf("%s names no LUN: add one, as in %s/0", url, u)
+	}
+	return o.withSession(ctx, url, func(ctx context.Context, u initiator.URL, s *initiator.Session) error {
+		d, err := openDisk(ctx, u, s)
+		if err != nil {
+			return err
+		}
+		return f(ctx, d)
+	})
+}

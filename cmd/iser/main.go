@@ -1,0 +1,52 @@
+// Command iser uses disks over iSER and iSCSI from the shell: it discovers and inspects them, and
+// reads, writes and copies them.
+package main
+
+import (
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"goiwarp/cmd/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(command())) }
+
+func command() *cobra.Command {
+	o := &connectOptions{crc: true, logLevel: "error"}
+	root := &cobra.Command{
+		Use:   "iser",
+		Short: "Use disks over iSER and iSCSI",
+		Long: `iser discovers, inspects, reads, writes and copies disks over the network.
+
+A disk is named by a URL:
+
+  iser://HOST[:PORT]/TARGET/LUN      iSER over iWARP, in software on this side
+  iscsi://HOST[:PORT]/TARGET/LUN     plain iSCSI over TCP
+
+HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port is 3260 unless given.`,
+		Example: `  iser discover 192.0.2.10
+  iser ls iser://192.0.2.10/iqn.2026-11.com.example:store1
+  iser cp --verify vm.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0`,
+		Version: version(),
+		Args:    cli.Args(cobra.ArbitraryArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usagef("unknown command %q; see 'iser --help'", args[0])
+			}
+			return cmd.Help()
+		},
+	}
+	o.flags(root.PersistentFlags())
+	root.AddCommand(discoverCommand(o), listCommand(o), infoCommand(o), readCommand(o), writeCommand(o), copyCommand(o))
+	return root
+}
+
+// version is the module's version as the build knows it.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(unknown)"
+}

@@ -1,0 +1,354 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"goiwarp/cmd/internal/cli"
+	"goiwarp/iscsi/initiator"
+)
+
+func readCommand(o *connectOptions) *cobra.Command {
+	var offset, length cli.Size
+	cmd := &cobra.Command{
+		Use:   "read URL [FILE]",
+		Short: "Read a disk, or a part of it, to a file or standard output",
+		Example: `  iser read iser://192.0.2.10/iqn.2026-11.com.example:store1/0 disk.img
+  iser read iscsi://192.0.2.10/iqn.2026-11.com.example:store1/0 --offset 1MiB --length 512 | hexdump -C`,
+		Args: cli.Args(cobra.RangeArgs(1, 2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.withDisk(cmd.Context(), args[0], func(ctx context.Context, d *disk) (err error) {
+				n, err := extent(d, offset, length)
+				if err != nil {
+					return err
+				}
+				out := cmd.OutOrStdout()
+				if len(args) == 2 && args[1] != "-" {
+					f, err := os.Create(args[1])
+					if err != nil {
+						return err
+					}
+					defer func() { err = errors.Join(err, f.Close()) }()
+					out = f
+				}
+				return stream(ctx, d, int64(offset.N), n, func(b []byte) error {
+					_, err := out.Write(b)
+					return err
+				})
+			})
+		},
+	}
+	cmd.Flags().Var(&offset, "offset", "where to begin, in octets (with KiB, MiB, …)")
+	cmd.Flags().Var(&length, "length", "how much to read; to the end if not given")
+	return cmd
+}
+
+// extent is how many octets an operation at offset is for, at most length if that is given.
+func extent(d *disk, offset, length cli.Size) (int64, error) {
+	left := d.Size() - int64(offset.N)
+	if left < 0 || int64(length.N) > left {
+		return 0, fmt.Errorf("beyond the end of %s, which has %d octets", d, d.Size())
+	}
+	if length.N > 0 {
+		return int64(length.N), nil
+	}
+	return left, nil
+}
+
+// stream reads n octets from off on, in order and a few pieces ahead, and gives them to f.
+func stream(ctx context.Context, d *disk, off, n int64, f func([]byte) error) error {
+	type piece struct {
+		m    memory
+		n    int
+		off  int64
+		done chan error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ahead := make([]*piece, 0, pieces)
+	defer func() {
+		cancel()
+		for _, p := range ahead {
+			if p.done != nil {
+				<-p.done
+			}
+			p.m.Release()
+		}
+	}()
+	start := func(p *piece) {
+		p.n, p.off = int(min(pieceSize, n)), off
+		off, n = off+int64(p.n), n-int64(p.n)
+		done := make(chan error, 1)
+		p.done = done
+		go func() { done <- d.Read(ctx, p.m, p.n, p.off) }()
+	}
+	for range pieces {
+		if n == 0 {
+			break
+		}
+		m, err := d.Alloc(pieceSize)
+		if err != nil {
+			return err
+		}
+		ahead = append(ahead, &piece{m: m})
+		start(ahead[len(ahead)-1])
+	}
+	for i := 0; len(ahead) > 0; i = (i + 1) % len(ahead) {
+		p := ahead[i]
+		if p.done == nil {
+			return nil // everything was read
+		}
+		err := <-p.done
+		p.done = nil
+		if err == nil {
+			err = f(p.m.Bytes()[:p.n])
+		}
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			start(p)
+		}
+	}
+	return nil
+}
+
+func writeCommand(o *connectOptions) *cobra.Command {
+	var offset, length cli.Size
+	cmd := &cobra.Command{
+		Use:   "write URL [FILE]",
+		Short: "Write a file or standard input to a disk",
+		Long: `write stores a file, or standard input up to its end, on a disk from --offset on, and flushes the disk's cache. Blocks of which
+only a part is written keep the rest.`,
+		Example: `  iser write iser://192.0.2.10/iqn.2026-11.com.example:store1/0 disk.img
+  zcat disk.img.gz | iser write iser://192.0.2.10/iqn.2026-11.com.example:store1/0
+  printf hello | iser write iscsi://192.0.2.10/iqn.2026-11.com.example:store1/0 --offset 1MiB`,
+		Args: cli.Args(cobra.RangeArgs(1, 2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.withDisk(cmd.Context(), args[0], func(ctx context.Context, d *disk) error {
+				room, err := extent(d, offset, length)
+				if err != nil {
+					return err
+				}
+				in := cmd.InOrStdin()
+				if len(args) == 2 && args[1] != "-" {
+					f, err := os.Open(args[1])
+					if err != nil {
+						return err
+					}
+					defer f.Close()
+					in = f
+				}
+				if length.N > 0 {
+					in = io.LimitReader(in, room)
+				}
+				return store(ctx, d, int64(offset.N), room, in)
+			})
+		},
+	}
+	cmd.Flags().Var(&offset, "offset", "where to begin, in octets (with KiB, MiB, …)")
+	cmd.Flags().Var(&length, "length", "how much to write at most; to the end of the input if not given")
+	return cmd
+}
+
+// store writes what in holds from off on; more than room octets are an error. The next piece is read from in
+// while the last ones are written.
+func store(ctx context.Context, d *disk, off, room int64, in io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	free := make(chan memory, pieces)
+	done := make(chan error, pieces)
+	lent, busy := 0, 0
+	var failed error
+	defer func() {
+		cancel()
+		for ; busy > 0; busy-- {
+			<-done
+		}
+		for ; lent > 0; lent-- {
+			(<-free).Release()
+		}
+	}()
+	reap := func() {
+		busy--
+		if err := <-done; err != nil && failed == nil {
+			failed = err
+		}
+	}
+	for eof := false; !eof && failed == nil; {
+		if len(free) == 0 && lent < pieces {
+			m, err := d.Alloc(pieceSize)
+			if err != nil {
+				return err
+			}
+			lent++
+			free <- m
+		}
+		for busy >= lent {
+			reap()
+		}
+		m := <-free
+		n, err := io.ReadFull(in, m.Bytes())
+		eof = err != nil
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = nil
+		}
+		if err == nil && int64(n) > room {
+			err = fmt.Errorf("the input is larger than the room left on %s", d)
+		}
+		if err != nil || n == 0 {
+			free <- m
+			if err != nil {
+				return err
+			}
+			break
+		}
+		busy++
+		at := off
+		off, room = off+int64(n), room-int64(n)
+		go func() {
+			err := d.Write(ctx, m, n, at)
+			free <- m
+			done <- err
+		}()
+	}
+	for busy > 0 {
+		reap()
+	}
+	if failed != nil {
+		return failed
+	}
+	return d.Flush(ctx)
+}
+
+func copyCommand(o *connectOptions) *cobra.Command {
+	var verify, facts bool
+	cmd := &cobra.Command{
+		Use:   "cp SOURCE DESTINATION",
+		Short: "Copy between disks and files",
+		Long: `cp copies a file or a disk to a file or a disk; either side may be a URL or a path. It moves several pieces at a time, flushes the
+destination, and prints how fast it went. With --verify it reads the destination back and compares.`,
+		Example: `  iser cp vm.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0
+  iser cp --verify iser://192.0.2.10/iqn.2026-11.com.example:store1/0 iscsi://192.0.2.11/iqn.2026-11.com.example:store2/0
+  iser cp --facts iser://192.0.2.10/iqn.2026-11.com.example:store1/0 backup.raw`,
+		Args: cli.Args(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			f, err := o.open()
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, f.Close()) }()
+			return copyBetween(cmd.Context(), f, args[0], args[1], verify, facts, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVar(&verify, "verify", false, "read the destination back and compare it")
+	cmd.Flags().BoolVar(&facts, "facts", false, "print what each layer agreed on and did")
+	return cmd
+}
+
+// remote opens the disk that url names.
+func (f *fabric) remote(ctx context.Context, url string) (*disk, error) {
+	u, err := initiator.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	if !u.HasLUN {
+		return nil, fmt.Errorf("%s names no LUN: add one, as in %s/0", url, u)
+	}
+	s, err := f.login(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	d, err := openDisk(ctx, u, s)
+	if err != nil {
+		logout(s)
+	}
+	return d, err
+}
+
+func copyBetween(ctx context.Context, f *fabric, from, to string, verify, facts bool, out io.Writer) (err error) {
+	var disks []*disk
+	defer func() {
+		for _, d := range disks {
+			logout(d.session)
+		}
+	}()
+	var src, dst endpoint
+	if initiator.IsURL(from) {
+		d, err := f.remote(ctx, from)
+		if err != nil {
+			return err
+		}
+		disks = append(disks, d)
+		src = d
+	} else if src, err = openSource(from); err != nil {
+		return err
+	}
+	defer src.Close()
+	if initiator.IsURL(to) {
+		d, err := f.remote(ctx, to)
+		if err != nil {
+			return err
+		}
+		disks = append(disks, d)
+		if src.Size() > d.Size() {
+			return fmt.Errorf("%s is larger (%d octets) than %s (%d octets)", src, src.Size(), d, d.Size())
+		}
+		dst = d
+	} else if dst, err = openDestination(to, src.Size()); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dst.Close()) }()
+
+	c := &copier{src: src, dst: dst, size: src.Size()}
+	took, err := c.timed("copying", func() error { return c.run(ctx, verify) })
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, speed("copied", c.size, took))
+	if verify {
+		if took, err = c.timed("verifying", func() error { return c.verify(ctx) }); err != nil {
+			return err
+		}
+		fmt.Fprintln(out, speed("verified", c.size, took))
+	}
+	if facts {
+		for _, d := range disks {
+			t := newTable(out)
+			t.title(d.url.String())
+			printFacts(t, d.session.Info())
+			if err := t.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// timed runs f under a progress bar, which is shown on a terminal only.
+func (c *copier) timed(what string, f func() error) (time.Duration, error) {
+	c.progress = func(int) {}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		bar := progressbar.NewOptions64(c.size,
+			progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(os.Stderr), progressbar.OptionShowBytes(true),
+			progressbar.OptionUseIECUnits(true), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+		c.progress = func(n int) { _ = bar.Add(n) }
+		defer func() { _ = bar.Finish() }()
+	}
+	start := time.Now()
+	err := f()
+	return time.Since(start), err
+}
+
+func speed(what string, n int64, took time.Duration) string {
+	rate := float64(n) / max(took.Seconds(), 1e-9)
+	return fmt.Sprintf("%s %s in %.2f s, %s/s", what, humanize.IBytes(uint64(n)), took.Seconds(), humanize.IBytes(uint64(rate)))
+}
