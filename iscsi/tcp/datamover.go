@@ -261,7 +261,7 @@ func (d *Datamover) finish() {
 		q.mu.Unlock()
 		return
 	}
-	q.closing = true
+	q.closing, q.held = true, nil
 	d.linger = time.AfterFunc(d.cfg.Linger, func() { d.fail(errLinger, true) })
 	run, fin := q.claim(), q.claimFIN()
 	q.mu.Unlock()

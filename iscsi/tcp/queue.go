@@ -12,7 +12,7 @@ import (
 type queue struct {
 	mu         sync.Mutex
 	head, tail *outgoing
-	held       *outgoing // the last Data-In, if the caller promised that more follows
+	held       *outgoing // the last PDU, if its caller promised another one at once
 
 	writing bool      // someone has the right to write (sender)
 	handed  bool      // it is the writer's to take
@@ -43,9 +43,13 @@ func (q *queue) setDigests(ph *phase) {
 	q.headerDigest, q.dataDigest = ph.headerDigest, ph.dataDigest
 }
 
+// waiting tells whether there is something to send. What is held back for its caller's next PDU is
+// not: it would go alone. q is locked.
+func (q *queue) waiting() bool { return q.head != nil && q.head != q.held }
+
 // claim takes the right to write, if there is something to write and nobody has it. q is locked.
 func (q *queue) claim() bool {
-	if q.batch || q.writing || q.dead || q.head == nil {
+	if q.batch || q.writing || q.dead || !q.waiting() {
 		return false
 	}
 	q.writing = true
@@ -84,9 +88,6 @@ func (q *queue) next(segment int) *outgoing {
 		o.task.bursts.Add(-1)
 	}
 	q.unlink(nil, o)
-	if q.held == o {
-		q.held = nil
-	}
 	return o
 }
 
@@ -244,6 +245,12 @@ func (d *Datamover) post(o *outgoing, hold bool) error {
 	if err := q.refuses(); err != nil {
 		q.mu.Unlock()
 		return err
+	}
+	if h := o.header(); d.target {
+		h.SetWindow(q.expCmdSN, q.maxCmdSN)
+		if h.Opcode() == iscsi.OpR2T {
+			h.SetStatSN(q.statSN)
+		}
 	}
 	q.push(o)
 	run := false

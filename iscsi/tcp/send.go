@@ -190,7 +190,7 @@ func (d *Datamover) fillRun() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(s.run) < runPDUs && octets < runOctets && q.head != nil {
+	for len(s.run) < runPDUs && octets < runOctets && q.waiting() {
 		o := q.next(maxSend(d.params.Load()))
 		octets += len(o.data) + iscsi.BHSLen
 		s.run = append(s.run, o)
@@ -258,7 +258,7 @@ func (d *Datamover) yield(err error) bool {
 		d.fail(fmt.Errorf("iscsi/tcp: %w: %w", iscsi.ErrConnection, err), true)
 	}
 	q.mu.Lock()
-	if !q.dead && (q.head != nil || len(d.sender.run) > 0) {
+	if !q.dead && (q.waiting() || len(d.sender.run) > 0) {
 		q.mu.Unlock()
 		return true
 	}

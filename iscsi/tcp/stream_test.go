@@ -1,0 +1,98 @@
+package tcp
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"goiwarp/internal/faultproxy"
+	"goiwarp/internal/sock"
+	"goiwarp/iscsi"
+	"goiwarp/iscsi/datamovertest"
+)
+
+// TestCrumbs moves data over streams that deliver it in pieces of 1 to 7 octets and across PDUs, as networks may.
+func TestCrumbs(t *testing.T) {
+	for n := 1; n <= 7; n++ {
+		for _, digests := range []bool{false, true} {
+			datamovertest.CheckData(t, overPipe(n, digests, digests), 32<<10)
+		}
+	}
+	for _, n := range []int{1, 7, 48, 1448} {
+		datamovertest.CheckData(t, overProxy(faultproxy.Script{Chunk: n}), 32<<10)
+	}
+}
+
+// overProxy makes pairs with a proxy between them.
+func overProxy(script faultproxy.Script) datamovertest.Maker {
+	return func(t testing.TB) datamovertest.Pair {
+		ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer ln.Close()
+		proxy := faultproxy.New(t, ln.Addr().String(), script)
+		dm, err := (&Dialer{Config: suiteConfig}).Dial(context.Background(), proxy.Addr())
+		require.NoError(t, err)
+		conn, err := ln.Accept()
+		require.NoError(t, err)
+		p := pairOf(t, dm.(*Datamover), NewTarget(conn, suiteConfig, nil), true, true)
+		p.Cut = proxy.CutAll
+		return p
+	}
+}
+
+// TestCorruption flips one octet after another of a stream with both digests: what arrives is right or the connection ends,
+// but wrong data is never delivered.
+func TestCorruption(t *testing.T) {
+	for _, dir := range []faultproxy.Direction{faultproxy.ToTarget, faultproxy.FromTarget} {
+		for k := range 40 {
+			at := int64(400 + 211*k)
+			m := overProxy(faultproxy.Script{Steps: []faultproxy.Step{{Dir: dir, Offset: at, Do: faultproxy.Corrupt}}})
+			datamovertest.CheckDataOrEnd(t, m, 8<<10)
+		}
+	}
+}
+
+// TestDialFails returns the network's own error.
+func TestDialFails(t *testing.T) {
+	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := ln.Addr().String()
+	require.NoError(t, ln.Close())
+	_, err = new(Dialer).Dial(context.Background(), addr)
+	var op *net.OpError
+	require.ErrorAs(t, err, &op)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = new(Dialer).Dial(ctx, addr)
+	require.Error(t, err)
+}
+
+// TestInfo tells what was negotiated.
+func TestInfo(t *testing.T) {
+	a, _ := sock.MemPipe(100)
+	d := newOnSocket(a, Config{}, true, nil)
+	defer d.ConnectionTerminate(false)
+	require.Equal(t, loginData, d.Info().MaxPutData)
+	p := params()
+	p.HeaderDigest = true
+	d.NoticeKeyValues(p)
+	require.NoError(t, d.EnableDatamover(&iscsi.PDU{}))
+	i := d.Info()
+	require.Equal(t, []any{"tcp", 4096, 0, false}, []any{i.Transport, i.MaxPutData, i.MaxSendSegment, i.RDMA})
+	require.Equal(t, iscsi.Fact{Layer: "tcp", Name: "HeaderDigest", Value: "CRC32C"}, i.Facts[0])
+	require.Equal(t, iscsi.Fact{Layer: "tcp", Name: "DataDigest", Value: "None"}, i.Facts[1])
+}
+
+// TestErrorsRead well in a log, and tell their kind.
+func TestErrorsRead(t *testing.T) {
+	h := iscsi.BHS(dataOutPDU(0x11, 9, 0, 0, nil, true).BHS[:])
+	err := violation(Sequence, h, "DataSN %d, expected %d", 3, 1)
+	require.Equal(t, "iscsi/tcp: sequence error: opcode 0x05 ITT 0x11: DataSN 3, expected 1", err.Error())
+	require.ErrorIs(t, err, &Error{Kind: Sequence})
+	require.NotErrorIs(t, err, &Error{Kind: Format})
+	require.ErrorIs(t, err, iscsi.ErrConnection)
+	require.Equal(t, "iscsi/tcp: header digest error", (&Error{Kind: HeaderDigest}).Error())
+	require.Equal(t, "error kind 99", Kind(99).String())
+}
