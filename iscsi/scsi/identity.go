@@ -50,14 +50,14 @@ func newLimits(c *LUConfig, info store.Info, thin bool) limits {
 		optimal:  uint32(min(1<<20, int64(c.MaxTransfer)) / bs),
 		// Both halves of the data have to fit into one buffer.
 		compareAndWrite: uint8(min(scratchSize/2/bs, 255)),
-		// What is written block after block is bounded, so that one command does not hold the
-		// store for minutes.
-		writeSame: uint32(256 << 20 / bs),
+		// As much as a WRITE: one command shall not hold the store for minutes, and an initiator
+		// can fall back to a WRITE of the same length.
+		writeSame: uint32(int64(c.MaxTransfer) / bs),
 	}
 	align := max(int64(info.Align), bs<<c.PhysicalExponent)
 	lim.granularity = uint16(min(align/bs, math.MaxUint16))
 	if thin {
-		lim.unmap = uint32(4 << 30 / bs)
+		lim.unmap = 1 << 20
 		lim.unmapGranularity = uint32(max(int64(info.DiscardGranularity)/bs, 1))
 	}
 	return lim

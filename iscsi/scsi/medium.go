@@ -274,7 +274,8 @@ func (t *task) compareAndWrite() {
 	l := t.lu
 	lba, n := binary64(t.cdb[2:]), int64(t.cdb[13])
 	bs := int64(l.cfg.BlockSize)
-	if n > int64(l.limits.compareAndWrite) {
+	// Data for no blocks: 256 were meant, which the octet does not hold.
+	if n > int64(l.limits.compareAndWrite) || n == 0 && t.x.OutLength() > 0 {
 		t.badField(13)
 		return
 	}

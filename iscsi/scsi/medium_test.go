@@ -433,6 +433,7 @@ func TestCompareAndWrite(t *testing.T) {
 	a = r.do(scsi.CompareAndWrite(4, 2, 0), append(bytes.Clone(old), next...), 0)
 	a.fails(t, scsi.KeyMiscompare, scsi.CodeMiscompareDuringVerify)
 	r.do(scsi.CompareAndWrite(4, 0, 0), nil, 0).good(t)
+	r.do(scsi.CompareAndWrite(4, 0, 0), make([]byte, 2*256*512), 0).pointsTo(t, 13, "256 blocks do not fit into the field")
 	r.do(scsi.CompareAndWrite(4, 2, 0), make([]byte, 1024), 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeInvalidFieldInCIU)
 	most := blockLimits(t, r).MaxCompareAndWrite
 	assert.EqualValues(t, 128, most)
