@@ -17,12 +17,12 @@ type Conn struct {
 	in     reader
 	out    writer
 
-	// gate is closed once we may send: for an initiator from the start, for a responder when the
-	// first FPDU has arrived, or when there is nothing to wait for any more.
+	// gate is closed once it is decided whether we may send: for an initiator from the start, for a
+	// responder when the first FPDU has arrived, or when none will. gateErr is set before that.
 	gate     chan struct{}
 	gateOnce sync.Once
 	gateOpen atomic.Bool
-	closed   atomic.Bool
+	gateErr  error
 }
 
 // newConn starts full operation on sock.
@@ -44,15 +44,33 @@ func (c *Conn) open() {
 	})
 }
 
+// shut says that none will leave any more, if the gate has not been opened: the peer's first FPDU
+// will not come, because of err.
+func (c *Conn) shut(err error) {
+	c.gateOnce.Do(func() {
+		c.gateErr = err
+		close(c.gate)
+	})
+}
+
+// refused returns why the gate is shut for good, nil if it is open or may still be opened.
+func (c *Conn) refused() error {
+	select {
+	case <-c.gate:
+		return c.gateErr
+	default:
+		return nil
+	}
+}
+
 // Params returns what the startup agreed on. It must not be changed.
 func (c *Conn) Params() *Params { return c.params }
 
 // Close closes the TCP connection. What was queued and not flushed is lost; calls that wait return
 // an error.
 func (c *Conn) Close() error {
-	c.closed.Store(true)
 	err := c.sock.Close()
-	c.open()
+	c.shut(net.ErrClosed)
 	return err
 }
 

@@ -35,7 +35,7 @@ func FuzzParseFrame(f *testing.F) {
 
 // fuzzOptions spreads one octet over the options.
 func fuzzOptions(bits byte) Options {
-	pick := func(i int) Toggle { return Toggle(bits >> i & 1) * On }
+	pick := func(i int) Toggle { return Toggle(bits>>i&1) * On }
 	o := Options{CRC: pick(0), Markers: pick(1), Revision: 2 - int(bits>>2&1), RequestTimeout: time.Minute, ReplyTimeout: time.Minute}
 	if o.Revision == 2 {
 		o.PeerToPeer = pick(3)

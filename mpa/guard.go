@@ -29,7 +29,7 @@ func (c *Conn) Drain(deadline time.Time) error {
 	if in.err == nil {
 		in.err = &Error{Code: CodeLost, Detail: "drained"}
 	}
-	c.open()
+	c.shut(in.err)
 	for {
 		in.r, in.w = 0, 0
 		in.win.buffer(in.buf)

@@ -2,6 +2,7 @@ package mpa
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 )
 
@@ -73,11 +74,16 @@ func (c *Conn) Next() (*FPDU, error) {
 	return &in.f, nil
 }
 
-// fail ends the reading half with err.
+// fail ends the reading half with err. The first FPDU opens the gate even if it fails its checks: its
+// sender is in full operation, and a Terminate Message has to tell of it. Otherwise none will come.
 func (in *reader) fail(err error) error {
 	in.err = err
 	in.f.state = spent
-	in.c.open() // no FPDU will come to open the gate: let the writing half go on and fail by itself
+	if errors.Is(err, ErrCRC) || errors.Is(err, ErrMarker) {
+		in.c.open()
+	} else {
+		in.c.shut(err)
+	}
 	return err
 }
 

@@ -2,7 +2,6 @@ package mpa
 
 import (
 	"encoding/binary"
-	"net"
 	"sync"
 
 	"goiwarp/internal/sock"
@@ -272,7 +271,10 @@ func (c *Conn) Sent() uint64 { return c.out.sent }
 func (c *Conn) TryFlush() (done bool, err error) {
 	o := &c.out
 	if !c.gateOpen.Load() {
-		return o.queued == o.sent, nil
+		if err := c.refused(); err != nil && o.err == nil {
+			o.wrote(0, err)
+		}
+		return o.queued == o.sent && o.err == nil, o.err
 	}
 	for o.queued != o.sent && o.err == nil {
 		bufs := o.next()
@@ -294,11 +296,10 @@ func (c *Conn) Flush() error {
 		return o.err
 	}
 	<-c.gate
+	if err := c.refused(); err != nil && o.err == nil {
+		o.wrote(0, err)
+	}
 	for o.queued != o.sent && o.err == nil {
-		if c.closed.Load() {
-			o.wrote(0, net.ErrClosed)
-			break
-		}
 		o.wrote(c.sock.Write(o.next()))
 	}
 	return o.err
@@ -320,7 +321,11 @@ func sizeOf(bufs [][]byte) int {
 // wrote accounts for the outcome of a write.
 func (o *writer) wrote(n int, err error) {
 	if err != nil {
-		o.err = &Error{Code: CodeLost, Err: err}
+		if e, ok := err.(*Error); ok {
+			o.err = e
+		} else {
+			o.err = &Error{Code: CodeLost, Err: err}
+		}
 	}
 	o.sent += uint64(n)
 	for n > 0 {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -59,7 +61,7 @@ func TestResponderSendsNothingBeforeFirstFPDU(t *testing.T) {
 
 // A Flush that waits for the first FPDU ends with the connection.
 func TestFlushEndsWithConnection(t *testing.T) {
-	for _, how := range []string{"close", "peer closes"} {
+	for _, how := range []string{"close", "peer closes", "peer finishes", "peer finishes within its first FPDU", "drain"} {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := MemPipe(1000)
 			c := newConn(b, &Params{Role: Responder}, 0)
@@ -67,16 +69,27 @@ func TestFlushEndsWithConnection(t *testing.T) {
 			flushed := make(chan error, 1)
 			go func() { flushed <- c.Flush() }()
 			synctest.Wait()
-			if how == "close" {
+			switch how {
+			case "close":
 				require.NoError(t, c.Close())
-			} else {
+			case "peer closes":
 				a.Close()
 				require.Equal(t, io.EOF, f2err(c.Next()))
+			case "peer finishes":
+				a.CloseWrite()
+				require.Equal(t, io.EOF, f2err(c.Next()))
+			case "peer finishes within its first FPDU":
+				require.NoError(t, writeAll(a, []byte{0}))
+				a.CloseWrite()
+				require.ErrorIs(t, f2err(c.Next()), ErrLost)
+			case "drain":
+				require.ErrorIs(t, c.Drain(time.Now().Add(time.Second)), os.ErrDeadlineExceeded)
 			}
 			err := <-flushed
 			require.ErrorIs(t, err, ErrLost)
 			_, again := c.TryFlush()
 			require.Equal(t, err, again, "the error stays")
+			require.Zero(t, a.Readable(), "not an octet was sent")
 			a.Close()
 			b.Close()
 		})
@@ -378,4 +391,35 @@ func TestHalfClose(t *testing.T) {
 		ca.Close()
 		cb.Close()
 	}
+}
+
+// Drain throws away what the peer still sends, until its FIN, and gives up at the deadline.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := MemPipe(100_000)
+		defer a.Close()
+		c, _ := direct(b, a, true, false, 0)
+		defer c.Close()
+		require.NoError(t, writeAll(a, make([]byte, 90_000)))
+		begin := time.Now()
+		require.ErrorIs(t, c.Drain(begin.Add(time.Second)), os.ErrDeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(begin))
+		require.Zero(t, b.Readable())
+		a.CloseWrite()
+		require.Equal(t, io.EOF, c.Drain(time.Now().Add(time.Second)))
+		require.ErrorIs(t, f2err(c.Next()), ErrLost, "the reading half is over")
+	})
+}
+
+// SetWriteDeadline bounds Flush against a peer that reads nothing.
+func TestFlushDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := MemPipe(10)
+		defer b.Close()
+		c, _ := direct(a, b, true, false, 0)
+		defer c.Close()
+		require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
+		c.Append(make([]byte, 100), nil)
+		require.ErrorIs(t, c.Flush(), os.ErrDeadlineExceeded)
+	})
 }
