@@ -24,9 +24,10 @@ type sessionKey struct {
 type session struct {
 	tsih   uint16
 	key    sessionKey
-	node   *node // nil: Discovery of all targets
-	nexus  *scsi.Nexus
-	params *iscsi.Params
+	node   *node         // nil: Discovery of all targets
+	nexus  *scsi.Nexus   // nil: Discovery
+	params *iscsi.Params // conn's mutex guards what they point to
+	normal bool
 	conn   *conn
 	since  time.Time
 	ended  chan struct{} // closed when it is forgotten
@@ -79,7 +80,7 @@ func (s *Server) register(c *conn, key sessionKey, n *node, p *iscsi.Params) (*s
 	for s.lastTSIH++; s.lastTSIH == 0 || s.sessions[s.lastTSIH] != nil; s.lastTSIH++ {
 	}
 	ss := &session{
-		tsih: s.lastTSIH, key: key, node: n, params: p, conn: c,
+		tsih: s.lastTSIH, key: key, node: n, params: p, normal: !p.Discovery, conn: c,
 		since: time.Now(), ended: make(chan struct{}),
 	}
 	s.sessions[ss.tsih] = ss

@@ -66,7 +66,7 @@ func (s *Server) Status() Status {
 	count := make(map[*node]int)
 	for _, ss := range s.sessions {
 		sessions = append(sessions, ss)
-		if ss.node != nil && !ss.params.Discovery {
+		if ss.normal {
 			count[ss.node]++
 		}
 	}

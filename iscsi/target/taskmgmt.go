@@ -95,9 +95,9 @@ func (c *conn) manageTasks(p *iscsi.PDU) {
 			}
 		}
 		c.managed(f, code)
-	case iscsi.QueryAsyncEvent:
-		c.queryAsync(f)
-	default: // CLEAR ACA among them: there is no ACA without NACA
+	default:
+		// CLEAR ACA among them, since there is no ACA without NACA; and QUERY ASYNCHRONOUS EVENT: a unit
+		// attention that waits is told with the next command and cannot be looked at without taking it.
 		c.managed(f, iscsi.TaskNotSupported)
 	}
 }
@@ -301,9 +301,4 @@ func (c *conn) settle(units []*unit, wait time.Duration) {
 			return
 		}
 	}
-}
-
-// queryAsync is QUERY ASYNCHRONOUS EVENT (RFC 7144, section 6.3): whether a unit attention waits. c.mu is held.
-func (c *conn) queryAsync(f *function) {
-	c.managed(f, iscsi.TaskNotSupported)
 }
