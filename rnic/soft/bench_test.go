@@ -33,8 +33,8 @@ func BenchmarkWrite(b *testing.B) {
 	}{
 		{"crc=off", rnic.LinkOptions{CRC: rnic.Off}, 0, 0, false},
 		{"crc=on", rnic.LinkOptions{}, 0, rnic.EarlyPlacement, true},
-		{"crc=on/checked before placement", rnic.LinkOptions{}, 0, 0, true},
-		{"crc=on/fpdu=1456", rnic.LinkOptions{}, 1456, 0, false},
+		{"crc=on,checked before placement", rnic.LinkOptions{}, 0, 0, true},
+		{"crc=on,fpdu=1456", rnic.LinkOptions{}, 1456, 0, false},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			pr := benchPair(b, &c.opts, c.emss)
