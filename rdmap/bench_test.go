@@ -18,8 +18,8 @@ type loop struct {
 	got  chan int      // lengths of messages
 	done chan *Op
 	err  error
-	// echo answers each message with this operation, if it is free.
-	echo *Op
+	// echo makes it answer each message with an operation that is done.
+	echo bool
 	// rounds is how many more messages are answered with an operation that is done.
 	rounds int
 	s      *Stream
@@ -51,8 +51,8 @@ func (l *loop) Received(r *Receive, d *Delivery) {
 			return
 		}
 	}
-	if l.echo != nil {
-		if err := l.s.Post(l.echo); err != nil {
+	if l.echo {
+		if err := l.s.Post(<-l.done); err != nil {
 			l.err = err
 		}
 		return
@@ -64,9 +64,7 @@ func (l *loop) Done(op *Op, err error) {
 	if err != nil {
 		l.err = err
 	}
-	if op != l.echo {
-		l.done <- op
-	}
+	l.done <- op
 }
 func (l *loop) BatchEnd()    {}
 func (l *loop) Established() {}
@@ -91,15 +89,21 @@ func newBench(t testing.TB, ca, cb *mpa.Conn, size int, access ddp.Access) *benc
 		require.NoError(t, err)
 		s := NewStream(c, Config{Domain: d, Handler: l, Role: role, IRD: 16, ORD: 16, NudgeDelay: -1})
 		l.s = s
-		x.finished.Add(1)
-		go func() { defer x.finished.Done(); s.Run() }()
 		return s, r
 	}
 	x.a, x.ra = make(ca, x.la, Initiator, x.ma, ddp.LocalWrite)
 	x.b, x.rb = make(cb, x.lb, Responder, x.mb, access)
 	x.stag = x.rb.STag()
-	t.Cleanup(func() { x.a.Abort(nil); x.b.Abort(nil); x.finished.Wait() })
 	return x
+}
+
+// start runs the streams until the end of the test.
+func (x *bench) start(t testing.TB) {
+	for _, s := range []*Stream{x.a, x.b} {
+		x.finished.Add(1)
+		go func() { defer x.finished.Done(); s.Run() }()
+	}
+	t.Cleanup(func() { x.a.Abort(nil); x.b.Abort(nil); x.finished.Wait() })
 }
 
 // receives posts n receives of size octets.
@@ -129,6 +133,7 @@ func BenchmarkWrite(b *testing.B) {
 			}
 			x := newBench(b, ca, cb, size, ddp.RemoteWrite|ddp.EarlyPlacement)
 			x.lb.receives(x.rb, 4, 64)
+			x.start(b)
 			ops := make([]Op, 8)
 			for i := range ops {
 				ops[i] = Op{Code: Write, Flags: Signaled, Segs: []Seg{{Region: x.ra, Len: size}}, RemoteSTag: x.stag}
@@ -186,6 +191,7 @@ func BenchmarkRead(b *testing.B) {
 		b.Run(l.name, func(b *testing.B) {
 			ca, cb := tcpLink(b, l.opts)
 			x := newBench(b, ca, cb, size, ddp.RemoteRead)
+			x.start(b)
 			ops := make([]Op, 8)
 			for i := range ops {
 				ops[i] = Op{Code: Read, Flags: Signaled, Segs: []Seg{{Region: x.ra, Len: size}}, RemoteSTag: x.stag}
@@ -218,7 +224,7 @@ func BenchmarkSendPingPong(b *testing.B) {
 	x := pingPong(b, ca, cb)
 	b.ReportAllocs()
 	b.ResetTimer()
-	x.la.rounds = b.N
+	x.la.rounds = b.N // seen by the reader with the first answer
 	x.ping()
 	b.StopTimer()
 	require.NoError(b, x.la.err)
@@ -255,10 +261,12 @@ func pingPong(t testing.TB, ca, cb *mpa.Conn) *bench {
 	x := newBench(t, ca, cb, 4096, ddp.LocalWrite|ddp.RemoteWrite|ddp.RemoteRead|ddp.RemoteAtomic)
 	x.la.receives(x.ra, 8, 64)
 	x.lb.receives(x.rb, 8, 64)
-	x.lb.echo = &Op{Code: Send, Segs: []Seg{{Region: x.rb, Len: 64}}}
+	x.lb.echo = true
 	for range 8 {
 		x.la.done <- &Op{Code: Send, Segs: []Seg{{Region: x.ra, Len: 64}}}
+		x.lb.done <- &Op{Code: Send, Segs: []Seg{{Region: x.rb, Len: 64}}}
 	}
+	x.start(t)
 	return x
 }
 

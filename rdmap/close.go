@@ -201,20 +201,20 @@ func (s *Stream) flush(err error) {
 		}
 		s.h.Received(r, d)
 	}
+	complete := true
 	for {
 		s.mu.Lock()
 		if s.q.head == nil {
 			s.mu.Unlock()
 			break
 		}
-		complete := s.completeLocked()
+		// Operations complete in order: behind one that did not, nothing did (section 5.5, rule 15).
+		complete = complete && s.completeLocked()
 		op := s.q.pop()
 		s.mu.Unlock()
 		switch {
 		case op.internal:
-		case complete:
-			s.h.Done(op, op.err)
-		case op.err != nil:
+		case complete, op.err != nil:
 			s.h.Done(op, op.err)
 		default:
 			s.h.Done(op, flushed)

@@ -184,9 +184,10 @@ func (s *side) expect(off, n, count int) {
 	}
 }
 
-// post posts operations as one chain.
+// post posts operations as one chain, and asks for the last one's completion.
 func (s *side) post(ops ...*Op) {
 	s.t.Helper()
+	ops[len(ops)-1].Flags |= Signaled
 	require.NoError(s.t, s.Post(chain(ops...)))
 }
 

@@ -557,7 +557,7 @@ func TestTerminateIsTheLastThing(t *testing.T) { // RFC 5040, section 5.4; the p
 func TestBadCRC(t *testing.T) { // RFC 5044, section 8, error 2
 	inBubble(t, func(t *testing.T) {
 		a, b := mpa.MemPipe(64 << 10)
-		tap := &corrupter{Socket: a}
+		tap := &wire{Socket: a, split: 1 << 20, flipAt: -1, cutAt: -1}
 		ca, cb := link(t, tap, b, mpa.Options{})
 		s := newSide(t, cb, Config{Role: Responder}, allRights, sideMem)
 		s.expect(0, 64, 4)
@@ -565,7 +565,7 @@ func TestBadCRC(t *testing.T) { // RFC 5044, section 8, error 2
 		r := &raw{t, ca}
 		r.send(untagged(true, OpSend, 0, 0, 1, 0, []byte("good")))
 		synctest.Wait()
-		tap.flip = 40
+		tap.flipAt = tap.n + 40
 		r.send(untagged(true, OpSend, 0, 0, 2, 0, repeat('b', 60)))
 		assert.Equal(t, "20020000", hex.EncodeToString(r.terminate()))
 		require.NoError(t, r.c.CloseWrite())
@@ -574,37 +574,6 @@ func TestBadCRC(t *testing.T) { // RFC 5044, section 8, error 2
 		require.Len(t, msgs, 1)
 	})
 }
-
-// corrupter flips a bit of the octet that is flip octets ahead in what it writes; 0 is none.
-type corrupter struct {
-	mpa.Socket
-	flip int
-}
-
-func (c *corrupter) damage(bufs [][]byte) [][]byte {
-	if c.flip == 0 {
-		return bufs
-	}
-	out := make([][]byte, len(bufs))
-	for i, b := range bufs {
-		out[i] = append([]byte(nil), b...)
-		if c.flip > 0 {
-			if c.flip <= len(b) {
-				out[i][c.flip-1] ^= 0x10
-				c.flip = -1
-			} else {
-				c.flip -= len(b)
-			}
-		}
-	}
-	if c.flip < 0 {
-		c.flip = 0
-	}
-	return out
-}
-
-func (c *corrupter) TryWrite(bufs [][]byte) (int, error) { return c.Socket.TryWrite(c.damage(bufs)) }
-func (c *corrupter) Write(bufs [][]byte) (int, error)    { return c.Socket.Write(c.damage(bufs)) }
 
 func TestOutOfOrderOffsets(t *testing.T) { // RFC 5041, section 5.3: any order within a message
 	inBubble(t, func(t *testing.T) {

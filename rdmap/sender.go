@@ -149,7 +149,7 @@ func (s *Stream) opReadyLocked() bool {
 	case op.Flags&Fence != 0 && s.q.outstanding > 0:
 		return false
 	case op.Code == LocalInvalidate:
-		return op == s.q.head
+		return s.q.completeUpTo(op, s.sent)
 	case op.awaits():
 		return !s.rx.fin && (s.q.outstanding < s.cfg.ORD || op.internal)
 	}
@@ -218,6 +218,7 @@ func (s *Stream) flushedLocked(err error) bool {
 	switch {
 	case errors.Is(err, errRevoked):
 		s.dieLocked(&Error{Type: LocalCatastrophic, Err: errRevoked})
+	case s.state == dead: // nobody is left to hand on to
 	case err != nil:
 		s.writeFailedLocked(err)
 	case s.c.Pending() > 0 || s.tx.active:

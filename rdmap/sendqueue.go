@@ -122,6 +122,16 @@ func (o *Op) complete(sent uint64) bool {
 	return false
 }
 
+// completeUpTo says whether all operations before op are over.
+func (q *sendQueue) completeUpTo(op *Op, sent uint64) bool {
+	for o := q.head; o != op; o = o.link {
+		if !o.complete(sent) {
+			return false
+		}
+	}
+	return true
+}
+
 // prepare checks an operation and computes what the stream needs of it.
 func (s *Stream) prepare(op *Op) error {
 	if op.Inline != nil && (len(op.Segs) > 0 || op.Code != Send && op.Code != Write) {
