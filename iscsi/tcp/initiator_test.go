@@ -193,7 +193,7 @@ func TestTaskEndsWhileItsDataOutIsSent(t *testing.T) {
 			require.Equal(s.t, iscsi.OpSCSIResponse, s.event().pdu.Opcode())
 		}},
 	} {
-		for _, room := range []int{1, 47, 48, 52, 60, 1000, 4096 + 52, 4096 + 56, 5000, 20000} {
+		for _, room := range []int{1, 48, 60, 4096 + 52, 5000} {
 			t.Run(c.name, func(t *testing.T) {
 				p := params()
 				p.HeaderDigest, p.DataDigest = true, true

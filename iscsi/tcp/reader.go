@@ -149,6 +149,10 @@ func (d *Datamover) readPDU() error {
 	copy(r.bhs[:], h)
 	copy(r.ahs[:], h[iscsi.BHSLen:][:f.AHS])
 	r.r += f.Header()
+	r.ahead = len(r.buf)
+	if f.Data >= largeData {
+		r.ahead = shortAhead
+	}
 	d.stats.pdusIn.Add(1)
 	bhs := iscsi.BHS(r.bhs[:])
 	if f.Data > ph.maxData {
@@ -227,10 +231,6 @@ func (d *Datamover) segment(f iscsi.Frame, s *sink, off int) error {
 	r := &d.reader
 	p := &r.put
 	p.t, p.to, p.off, p.n, p.digest, p.sum = &d.transfers, s, off, f.Data, f.DataDigest > 0, 0
-	r.ahead = len(r.buf)
-	if f.Data >= largeData {
-		r.ahead = shortAhead
-	}
 	if k := min(f.Data, r.w-r.r); k > 0 {
 		b := r.buf[r.r:][:k]
 		if s != nil {
