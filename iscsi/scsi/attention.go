@@ -1,7 +1,8 @@
 package scsi
 
-// maxAttentions bounds the unit attentions that wait for one nexus at one logical unit. A newer
-// one is dropped when it is full: the initiator will learn by the ones before it that it must look again.
+// maxAttentions bounds the unit attentions that wait for one nexus at one logical unit. A newer one
+// is dropped when it is full: the initiator will learn by the ones before it that it must look
+// again.
 const maxAttentions = 8
 
 // attention is what one logical unit has to tell one nexus, oldest first.
@@ -10,8 +11,8 @@ type attention struct {
 	n     int
 }
 
-// add queues c. It reports by how much the queue grew. A reset (29h) makes everything older of no interest:
-// an initiator that is told of it looks at everything anew (SAM-5, section 5.14.3).
+// add queues c. It reports by how much the queue grew. A reset (29h) makes everything older of no
+// interest: an initiator that is told of it looks at everything anew (SAM-5, section 5.14.3).
 func (a *attention) add(c Code) int {
 	before := a.n
 	if c.ASC() == CodeReset.ASC() {

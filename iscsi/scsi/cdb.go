@@ -6,7 +6,8 @@ import "encoding/binary"
 // length is. It is a value, so that building one allocates nothing.
 type CDB [16]byte
 
-// Len is the CDB's own length in octets, as the operation code's group gives it (SPC-4, section 4.3.5.1).
+// Len is the CDB's own length in octets, as the operation code's group gives it (SPC-4, section
+// 4.3.5.1).
 func (c *CDB) Len() int {
 	switch c[0] >> 5 {
 	case 0:
@@ -87,12 +88,14 @@ func Verify(lba uint64, blocks uint32, mode VerifyMode) CDB {
 	return ranged(OpVerify10, OpVerify16, lba, blocks, byte(mode)<<1)
 }
 
-// SynchronizeCache is SYNCHRONIZE CACHE(10), or (16) if the range needs it; 0 blocks are all from lba on.
+// SynchronizeCache is SYNCHRONIZE CACHE(10), or (16) if the range needs it; 0 blocks are all from
+// lba on.
 func SynchronizeCache(lba uint64, blocks uint32) CDB {
 	return ranged(OpSynchronizeCache10, OpSynchronizeCache16, lba, blocks, 0)
 }
 
-// WriteSame is WRITE SAME(16) with one block of data-out; unmap asks to unmap blocks where the data is zeros.
+// WriteSame is WRITE SAME(16) with one block of data-out; unmap asks to unmap blocks where the data
+// is zeros.
 func WriteSame(lba uint64, blocks uint32, unmap bool) CDB {
 	bits := byte(0)
 	if unmap {
@@ -101,15 +104,16 @@ func WriteSame(lba uint64, blocks uint32, unmap bool) CDB {
 	return ranged16(OpWriteSame16, lba, blocks, bits)
 }
 
-// WriteZeroes is WRITE SAME(16) without data-out (NDOB). Older devices do not know it: WriteSame with a block of zeros
-// does the same there.
+// WriteZeroes is WRITE SAME(16) without data-out (NDOB). Older devices do not know it: WriteSame
+// with a block of zeros does the same there.
 func WriteZeroes(lba uint64, blocks uint32, unmap bool) CDB {
 	c := WriteSame(lba, blocks, unmap)
 	c[1] |= 0x01
 	return c
 }
 
-// CompareAndWrite is COMPARE AND WRITE; its data-out is the blocks to compare with and then those to write.
+// CompareAndWrite is COMPARE AND WRITE; its data-out is the blocks to compare with and then those
+// to write.
 func CompareAndWrite(lba uint64, blocks uint8, flags byte) CDB {
 	c := CDB{OpCompareAndWrite, flags}
 	binary.BigEndian.PutUint64(c[2:], lba)

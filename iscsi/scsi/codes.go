@@ -126,8 +126,8 @@ var codeNames = map[Code]string{
 	CodeInsufficientResources:     "insufficient resources",
 }
 
-// String is the code's name if it is a common one, and its two octets, for example
-// "write protected (27/00)".
+// String is the code's name if it is a common one, and its two octets, for example "write protected
+// (27/00)".
 func (c Code) String() string {
 	if n, ok := codeNames[c]; ok {
 		return fmt.Sprintf("%s (%02x/%02x)", n, c.ASC(), c.ASCQ())

@@ -50,7 +50,8 @@ const (
 	medium flags = 1 << iota
 	// despiteAttention commands run while a unit attention waits (SAM-5, section 5.14.4).
 	despiteAttention
-	// despiteReservation commands run while another nexus holds a reservation (SPC-2, section 5.5.1).
+	// despiteReservation commands run while another nexus holds a reservation (SPC-2, section
+	// 5.5.1).
 	despiteReservation
 	// anyLUN commands have an answer where there is no logical unit.
 	anyLUN
@@ -64,8 +65,8 @@ type command struct {
 	action uint8 // service action, for rows with the flag
 	flags  flags
 	name   string
-	// usage has a bit for each bit of the CDB that is evaluated, as REPORT SUPPORTED OPERATION CODES
-	// tells it; its length is the CDB's. Octet 0 is the operation code itself.
+	// usage has a bit for each bit of the CDB that is evaluated, as REPORT SUPPORTED OPERATION
+	// CODES tells it; its length is the CDB's. Octet 0 is the operation code itself.
 	usage []byte
 	// zero has a bit for each bit of octet 1 that must be 0, because what it asks for is not
 	// offered and the command would do something else without it.
@@ -334,8 +335,8 @@ func planCompareAndWrite(l *LU, cdb []byte) (in, out int64) {
 	return 0, 2 * int64(cdb[13]) * int64(l.cfg.BlockSize)
 }
 
-// extent gives the logical block address and the number of blocks of a CDB of the READ kind in
-// any length. In READ(6) and WRITE(6) a length of 0 is 256 blocks.
+// extent gives the logical block address and the number of blocks of a CDB of the READ kind in any
+// length. In READ(6) and WRITE(6) a length of 0 is 256 blocks.
 func extent(cdb []byte) (lba uint64, n uint32) {
 	switch cdb[0] >> 5 {
 	case 0:

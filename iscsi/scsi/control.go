@@ -10,8 +10,8 @@ func binary64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
 // testUnitReady: a logical unit here is always ready.
 func (t *task) testUnitReady() {}
 
-// requestSense answers with a unit attention that waits, or with NO SENSE: the sense of a command that failed has
-// come with its status already (SPC-4, section 6.39).
+// requestSense answers with a unit attention that waits, or with NO SENSE: the sense of a command
+// that failed has come with its status already (SPC-4, section 6.39).
 func (t *task) requestSense() {
 	s := Sense{}
 	switch {
@@ -31,7 +31,8 @@ func (t *task) requestSense() {
 	t.answer(data, int64(t.cdb[4]))
 }
 
-// reportLUNs is REPORT LUNS: a header with the list's length, then 8 octets for each (SPC-4, section 6.33).
+// reportLUNs is REPORT LUNS: a header with the list's length, then 8 octets for each (SPC-4,
+// section 6.33).
 func (t *task) reportLUNs() {
 	allocation := int64(binary.BigEndian.Uint32(t.cdb[6:]))
 	if allocation < 16 {
@@ -63,7 +64,8 @@ func (t *task) reportLUNs() {
 	t.answer(data, allocation)
 }
 
-// readCapacity10 answers FFFFFFFFh when the last block's address does not fit; the initiator then asks with (16).
+// readCapacity10 answers FFFFFFFFh when the last block's address does not fit; the initiator then
+// asks with (16).
 func (t *task) readCapacity10() {
 	last := t.lu.blocks.Load() - 1
 	data := t.reply[:8]
@@ -91,8 +93,9 @@ func (t *task) readCapacity16() {
 	t.answer(data, int64(binary.BigEndian.Uint32(t.cdb[10:])))
 }
 
-// startStop is START STOP UNIT. There is no spindle and no tray: stopping makes everything durable and the logical
-// unit stays ready, because other initiators use it, too; ejecting and power conditions are refused.
+// startStop is START STOP UNIT. There is no spindle and no tray: stopping makes everything durable
+// and the logical unit stays ready, because other initiators use it, too; ejecting and power
+// conditions are refused.
 func (t *task) startStop() {
 	if t.cdb[4]&0xf0 != 0 {
 		t.badBits(4, t.cdb[4]&0xf0)
@@ -109,8 +112,8 @@ func (t *task) startStop() {
 	}
 }
 
-// reserve is RESERVE(6) of SPC-2 for the whole logical unit, which older hypervisors still ask for. The third-party and
-// extent forms are long obsolete and refused.
+// reserve is RESERVE(6) of SPC-2 for the whole logical unit, which older hypervisors still ask for.
+// The third-party and extent forms are long obsolete and refused.
 func (t *task) reserve() {
 	if t.nexus == nil || t.lu.reservation.CompareAndSwap(nil, t.nexus) || t.lu.reservation.Load() == t.nexus {
 		return
@@ -125,8 +128,8 @@ func (t *task) release() {
 	}
 }
 
-// reportOpcodes is REPORT SUPPORTED OPERATION CODES (SPC-4, section 6.35): the table of commands, all
-// or one of them, with the timeouts descriptor (which states no timeouts) if RCTD asks for it.
+// reportOpcodes is REPORT SUPPORTED OPERATION CODES (SPC-4, section 6.35): the table of commands,
+// all or one of them, with the timeouts descriptor (which states no timeouts) if RCTD asks for it.
 func (t *task) reportOpcodes() {
 	allocation := int64(binary.BigEndian.Uint32(t.cdb[6:]))
 	timeouts := t.cdb[2]&0x80 != 0
@@ -156,8 +159,8 @@ func (t *task) reportOpcodes() {
 	t.answer(data, allocation)
 }
 
-// reportOpcode answers for one operation. Options: 1 is by operation code alone, 2 by operation code with service action, 3
-// either as the operation needs it.
+// reportOpcode answers for one operation. Options: 1 is by operation code alone, 2 by operation
+// code with service action, 3 either as the operation needs it.
 func (t *task) reportOpcode(options byte, timeouts bool, allocation int64) {
 	op, act := t.cdb[3], binary.BigEndian.Uint16(t.cdb[4:])
 	var c *command

@@ -14,8 +14,9 @@ import (
 // holds (SAM-5, section 4.7.7.5).
 const MaxLUN = 1<<14 - 1
 
-// DecodeLUN takes a LUN apart, given as the eight octets read as one big-endian number. It knows the
-// single level forms: peripheral device addressing on bus 0 and flat space addressing. Whatever else is no LUN here.
+// DecodeLUN takes a LUN apart, given as the eight octets read as one big-endian number. It knows
+// the single level forms: peripheral device addressing on bus 0 and flat space addressing. Whatever
+// else is no LUN here.
 func DecodeLUN(lun uint64) (number int, ok bool) {
 	if lun&0x0000ffffffffffff != 0 {
 		return 0, false
@@ -64,8 +65,8 @@ var (
 // comes back (I_T NEXUS LOSS) from a new one (POWER ON).
 const maxKnownInitiators = 1024
 
-// Device is a SCSI target device with one port: logical units by number, and the nexuses to them. All
-// methods may be called by many goroutines at once.
+// Device is a SCSI target device with one port: logical units by number, and the nexuses to them.
+// All methods may be called by many goroutines at once.
 type Device struct {
 	port Port
 
@@ -115,8 +116,8 @@ func (d *Device) Add(number int, l *LU) error {
 	return nil
 }
 
-// Remove takes a number away and tells every nexus that the list has changed. Commands of the logical unit
-// that run already go on to their end; the caller closes the store after them.
+// Remove takes a number away and tells every nexus that the list has changed. Commands of the
+// logical unit that run already go on to their end; the caller closes the store after them.
 func (d *Device) Remove(number int) (*LU, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +138,8 @@ func (d *Device) Remove(number int) (*LU, error) {
 	return l, nil
 }
 
-// lunsChanged queues the unit attention at every logical unit for every nexus of this device. d.mu is held.
+// lunsChanged queues the unit attention at every logical unit for every nexus of this device. d.mu
+// is held.
 func (d *Device) lunsChanged() {
 	for n := range d.nexuses {
 		for _, l := range *d.luns.Load() {
@@ -146,9 +148,9 @@ func (d *Device) lunsChanged() {
 	}
 }
 
-// NewNexus opens the nexus of an initiator port (for iSCSI, initiator name and ISID). Every logical unit has
-// a unit attention for it: POWER ON, RESET, OR BUS DEVICE RESET for a port that was not seen before,
-// I_T NEXUS LOSS for one that comes back.
+// NewNexus opens the nexus of an initiator port (for iSCSI, initiator name and ISID). Every logical
+// unit has a unit attention for it: POWER ON, RESET, OR BUS DEVICE RESET for a port that was not
+// seen before, I_T NEXUS LOSS for one that comes back.
 func (d *Device) NewNexus(initiator string) *Nexus {
 	n := &Nexus{initiator: initiator, dev: d}
 	d.mu.Lock()
@@ -179,9 +181,9 @@ func (d *Device) forget(n *Nexus) {
 	d.mu.Unlock()
 }
 
-// Reset resets every logical unit (TARGET WARM RESET and TARGET COLD RESET): mode parameters go back to what was
-// configured, reservations end, and every nexus but by, which may be nil, is told code
-// (CodeBusReset or CodePowerOn). The caller has aborted the tasks.
+// Reset resets every logical unit (TARGET WARM RESET and TARGET COLD RESET): mode parameters go
+// back to what was configured, reservations end, and every nexus but by, which may be nil, is told
+// code (CodeBusReset or CodePowerOn). The caller has aborted the tasks.
 func (d *Device) Reset(by *Nexus, code Code) {
 	for _, l := range *d.luns.Load() {
 		l.reset(by, code)
@@ -209,12 +211,13 @@ func (d *Device) Plan(lun uint64, cdb []byte) Plan {
 	return Plan{}
 }
 
-// Execute runs one command for a nexus of this device, at a LUN given as in DecodeLUN. At a LUN that is not there
-// INQUIRY answers with peripheral qualifier 3 (7Fh), REQUEST SENSE with LOGICAL UNIT NOT SUPPORTED as its data, REPORT LUNS
-// with the list, and everything else ends with ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED (SPC-4, section 6.4.1 ff.).
+// Execute runs one command for a nexus of this device, at a LUN given as in DecodeLUN. At a LUN
+// that is not there INQUIRY answers with peripheral qualifier 3 (7Fh), REQUEST SENSE with LOGICAL
+// UNIT NOT SUPPORTED as its data, REPORT LUNS with the list, and everything else ends with ILLEGAL
+// REQUEST, LOGICAL UNIT NOT SUPPORTED (SPC-4, section 6.4.1 ff.).
 //
-// A nil x is one that expects no data. The cdb is not kept. Execute may wait as Transfer may;
-// when ctx is cancelled it ends as soon as the store and x let it, with Result.Err set.
+// A nil x is one that expects no data. The cdb is not kept. Execute may wait as Transfer may; when
+// ctx is cancelled it ends as soon as the store and x let it, with Result.Err set.
 func (d *Device) Execute(ctx context.Context, n *Nexus, lun uint64, cdb []byte, x Transfer) Result {
 	if l := d.lookup(lun); l != nil {
 		return l.execute(ctx, d, n, cdb, x)

@@ -226,8 +226,8 @@ func TestLUNsChange(t *testing.T) {
 	b.Close()
 }
 
-// A disk that grows: one unit attention for each nexus, then the new size. Shrinking needs force; half a block more is
-// nothing, and is said.
+// A disk that grows: one unit attention for each nexus, then the new size. Shrinking needs force;
+// half a block more is nothing, and is said.
 func TestResize(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	s, err := store.CreateFile(path, 1<<20)
@@ -315,7 +315,8 @@ func TestStartStop(t *testing.T) {
 	r.do(c, nil, 0).pointsTo(t, 4)
 }
 
-// REPORT SUPPORTED OPERATION CODES agrees with what the logical unit does, for every operation code and service action.
+// REPORT SUPPORTED OPERATION CODES agrees with what the logical unit does, for every operation code
+// and service action.
 func TestSupportedOpcodes(t *testing.T) {
 	for _, thin := range []scsi.Provisioning{scsi.ProvisionThin, scsi.ProvisionFull} {
 		r := memoryRig(t, 1<<20, scsi.LUConfig{Provisioning: thin})
@@ -412,4 +413,39 @@ func TestConcurrentChanges(t *testing.T) {
 	for r.tur(r.nexus).Status == scsi.StatusCheckCondition {
 	}
 	r.tur(r.nexus).good(t)
+}
+
+// A logical unit can be used without a Device: it is LUN 0 of nothing, with nexuses of its own.
+func TestLogicalUnitAlone(t *testing.T) {
+	s := memory(t, 1<<20)
+	lu, err := scsi.NewLU(s, scsi.LUConfig{})
+	require.NoError(t, err)
+	assert.Same(t, s, lu.Store())
+	assert.EqualValues(t, 2048, lu.Capacity())
+	assert.Len(t, lu.NAA(), 8)
+	n := scsi.NewNexus("alone")
+	assert.Equal(t, "alone", n.Initiator())
+	lu.Attach(n)
+	lu.Attach(n)
+	run := func(n *scsi.Nexus, c scsi.CDB) scsi.Result {
+		return lu.Execute(context.Background(), n, c[:], &wire{expect: 512, chunk: 4096})
+	}
+	res := run(n, scsi.TestUnitReady())
+	sense, ok := scsi.ParseSense(res.Sense())
+	require.True(t, ok)
+	assert.Equal(t, scsi.CodeReset, sense.Code)
+	res = run(n, scsi.Reserve6())
+	assert.Equal(t, scsi.StatusGood, res.Status)
+	res = run(nil, scsi.Read(0, 1, 0))
+	assert.Equal(t, scsi.StatusReservationConflict, res.Status)
+	n.Close()
+	res = run(nil, scsi.Read(0, 1, 0))
+	assert.Equal(t, scsi.StatusGood, res.Status)
+	lu.Attach(n)
+	res = run(n, scsi.TestUnitReady())
+	assert.Equal(t, scsi.StatusGood, res.Status, "a closed nexus stays closed")
+	for _, c := range []scsi.CDB{scsi.ReportLUNs(64), scsi.InquiryVPD(scsi.PageIdentification, 255)} {
+		res = run(nil, c)
+		assert.Equal(t, scsi.StatusGood, res.Status)
+	}
 }

@@ -22,8 +22,9 @@
 // Every operation that a logical unit knows is one row in a table: its usage mask, what it asks to
 // move (Plan), and the handler. REPORT SUPPORTED OPERATION CODES reads the same table.
 //
-// An answer is a status octet and, with CHECK CONDITION, sense data: a key (what kind of trouble), an
-// additional sense code with its qualifier (which one), and pointers to the field or the block at fault.
+// An answer is a status octet and, with CHECK CONDITION, sense data: a key (what kind of trouble),
+// an additional sense code with its qualifier (which one), and pointers to the field or the block
+// at fault.
 //
 // For initiators there are the CDB builders (Read, Write, Inquiry ...), parsers of parameter data
 // and sense, and Error.

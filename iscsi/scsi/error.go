@@ -2,8 +2,9 @@ package scsi
 
 import "fmt"
 
-// Error is a command's end other than GOOD, as an initiator sees it. errors.As finds it; errors.Is compares with
-// another *Error whose Code, or if that is 0 whose Key, or if that is 0, too, whose Status is the same.
+// Error is a command's end other than GOOD, as an initiator sees it. errors.As finds it; errors.Is
+// compares with another *Error whose Code, or if that is 0 whose Key, or if that is 0, too, whose
+// Status is the same.
 type Error struct {
 	// Op is the command's name, such as "READ(10)"; it may be empty.
 	Op     string
@@ -57,8 +58,8 @@ func (e *Error) Is(target error) bool {
 	return e.Status == t.Status
 }
 
-// UnitAttention tells that the command was not run because the logical unit had something to tell first;
-// it can be sent again.
+// UnitAttention tells that the command was not run because the logical unit had something to tell
+// first; it can be sent again.
 func (e *Error) UnitAttention() bool { return e.HasSense && e.Sense.Key == KeyUnitAttention }
 
 // Temporary tells that the same command may succeed later.

@@ -95,8 +95,9 @@ func BenchmarkExecute(b *testing.B) {
 	}
 }
 
-// A disk that forgets, driven by random commands and losing power at random: what was acknowledged as durable is
-// there, and every block holds a value that was written to it, no older than the last durable one.
+// A disk that forgets, driven by random commands and losing power at random: what was acknowledged
+// as durable is there, and every block holds a value that was written to it, no older than the last
+// durable one.
 func TestDurableWritesSurviveCrashes(t *testing.T) {
 	const blocks, bs = 64, 512
 	rapid.Check(t, func(rt *rapid.T) {
@@ -110,7 +111,8 @@ func TestDurableWritesSurviveCrashes(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		// possible[i] are the values that block i may have after a crash; the last one is the current one.
+		// possible[i] are the values that block i may have after a crash; the last one is the
+		// current one.
 		var possible [blocks][]byte
 		for i := range possible {
 			possible[i] = []byte{0}
@@ -192,8 +194,8 @@ func TestDurableWritesSurviveCrashes(t *testing.T) {
 	})
 }
 
-// FuzzExecute gives any CDB with any data to a Device: nothing panics, nothing is moved beyond the plan, every
-// buffer comes back, and every answer is a defined one.
+// FuzzExecute gives any CDB with any data to a Device: nothing panics, nothing is moved beyond the
+// plan, every buffer comes back, and every answer is a defined one.
 func FuzzExecute(f *testing.F) {
 	for _, c := range []scsi.CDB{
 		scsi.TestUnitReady(), scsi.Inquiry(255), scsi.InquiryVPD(0x83, 255), scsi.Read(0, 8, scsi.FUA), scsi.Read16(1<<63, 1<<31, 0), scsi.Write(1, 2, 0),

@@ -14,8 +14,9 @@ type identity struct {
 	naa                               []byte
 }
 
-// newIdentity takes over what is configured and derives the rest. The derived NAA designator is a locally
-// assigned one (3h, SPC-4, section 7.8.6.6.4), since the other kinds need a registered company identifier.
+// newIdentity takes over what is configured and derives the rest. The derived NAA designator is a
+// locally assigned one (3h, SPC-4, section 7.8.6.6.4), since the other kinds need a registered
+// company identifier.
 func newIdentity(c *LUConfig) identity {
 	sum := sha256.Sum256([]byte("goiwarp logical unit\x00" + c.Identity))
 	id := identity{vendor: c.Vendor, product: c.Product, revision: c.Revision, serial: c.Serial, naa: c.NAA}

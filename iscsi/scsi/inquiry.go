@@ -133,8 +133,8 @@ const (
 	associationDevice = 0x2
 )
 
-// vpdIdentification appends the designators: of the logical unit NAA and T10 vendor identification, of the
-// target port its relative identifier and name, of the target device its name.
+// vpdIdentification appends the designators: of the logical unit NAA and T10 vendor identification,
+// of the target port its relative identifier and name, of the target device its name.
 //
 //	 0        1             2      3        4
 //	+--------+-------------+------+--------+-----------------
@@ -160,7 +160,8 @@ func (t *task) vpdIdentification(p []byte) []byte {
 }
 
 // appendName appends a SCSI name string designator: UTF-8, ended by a NUL and padded to four octets
-// (SPC-4, section 7.8.6.11). A name too long for a designator (iSCSI's end at 223 octets) is left out.
+// (SPC-4, section 7.8.6.11). A name too long for a designator (iSCSI's end at 223 octets) is left
+// out.
 func appendName(p []byte, protocol, association byte, name string) []byte {
 	n := (len(name) + 4) &^ 3
 	if name == "" || n > 255 || len(p)+4+n > maxReply {

@@ -64,7 +64,8 @@ func TestSupportedPages(t *testing.T) {
 	}
 }
 
-// Each logical unit has its own identifiers, the same after a restart, of every kind that hosts look for.
+// Each logical unit has its own identifiers, the same after a restart, of every kind that hosts
+// look for.
 func TestIdentification(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"disk0", "disk1"} {

@@ -23,25 +23,27 @@ const (
 	ProvisionThin
 )
 
-// LUConfig configures a logical unit. The zero value is a disk of 512 octet blocks with the write cache on
-// if the store has one.
+// LUConfig configures a logical unit. The zero value is a disk of 512 octet blocks with the write
+// cache on if the store has one.
 type LUConfig struct {
 	// BlockSize is the logical block's size in octets, 512 or 4096; 0 is 512.
 	BlockSize int
-	// PhysicalExponent is the power of two of logical blocks in a physical one, at most 7 (READ CAPACITY(16)).
+	// PhysicalExponent is the power of two of logical blocks in a physical one, at most 7 (READ
+	// CAPACITY(16)).
 	PhysicalExponent int
 	// Vendor (8 characters), Product (16) and Revision (4) are for INQUIRY; empty for defaults.
 	Vendor, Product, Revision string
-	// Identity is what Serial and NAA are derived from where those are empty. It must be stable over
-	// restarts and unique to the logical unit: the target's name with the LUN, for one. Empty is the store's name.
+	// Identity is what Serial and NAA are derived from where those are empty. It must be stable
+	// over restarts and unique to the logical unit: the target's name with the LUN, for one. Empty
+	// is the store's name.
 	Identity string
 	// Serial is the unit serial number, at most 36 printable ASCII characters.
 	Serial string
-	// NAA is a designator of 8 or 16 octets whose first four bits are its kind (SPC-4, section 7.8.6.6).
-	// If it is nil, a locally assigned one (3h) of 8 octets is derived.
+	// NAA is a designator of 8 or 16 octets whose first four bits are its kind (SPC-4, section
+	// 7.8.6.6). If it is nil, a locally assigned one (3h) of 8 octets is derived.
 	NAA []byte
-	// WriteThrough turns the write cache off: a write is durable before it is answered. An initiator can
-	// change it by MODE SELECT until the next reset.
+	// WriteThrough turns the write cache off: a write is durable before it is answered. An
+	// initiator can change it by MODE SELECT until the next reset.
 	WriteThrough bool
 	// ReadOnly refuses writes. A store that is read-only does so, too.
 	ReadOnly     bool
@@ -58,7 +60,8 @@ type LUConfig struct {
 // ErrShrink is Resize's refusal to take blocks away.
 var ErrShrink = errors.New("scsi: would shrink the logical unit")
 
-// LU is one logical unit, a direct access block device over a store. All methods may be called by many goroutines at once.
+// LU is one logical unit, a direct access block device over a store. All methods may be called by
+// many goroutines at once.
 type LU struct {
 	store  store.Store
 	cfg    LUConfig // completed
@@ -208,7 +211,8 @@ func (l *LU) BlockSize() int { return l.cfg.BlockSize }
 // Capacity is the number of logical blocks.
 func (l *LU) Capacity() uint64 { return l.blocks.Load() }
 
-// Ignored is the number of octets at the store's end that are less than a block and cannot be reached.
+// Ignored is the number of octets at the store's end that are less than a block and cannot be
+// reached.
 func (l *LU) Ignored() int64 { return l.ignored.Load() }
 
 // Blocks tells that commands may wait for the store.
@@ -229,8 +233,8 @@ func (l *LU) NAA() []byte { return l.ident.naa }
 // ReadOnly tells that writes are refused: by configuration, or since a flush failed.
 func (l *LU) ReadOnly() bool { return l.cfg.ReadOnly || l.broken.Load() != nil }
 
-// Resize changes the store's size, in octets, and tells every nexus (CAPACITY DATA HAS CHANGED). Taking blocks
-// away is ErrShrink unless force is set.
+// Resize changes the store's size, in octets, and tells every nexus (CAPACITY DATA HAS CHANGED).
+// Taking blocks away is ErrShrink unless force is set.
 func (l *LU) Resize(size int64, force bool) error {
 	r, ok := l.store.(store.Resizer)
 	if !ok {
@@ -248,8 +252,8 @@ func (l *LU) Resize(size int64, force bool) error {
 	return err
 }
 
-// Refresh looks at the store's size again, after it was changed from elsewhere, and tells every nexus if there
-// are more or fewer blocks than before. It reports whether there are.
+// Refresh looks at the store's size again, after it was changed from elsewhere, and tells every
+// nexus if there are more or fewer blocks than before. It reports whether there are.
 func (l *LU) Refresh() bool {
 	l.setCapacity(l.store.Size())
 	now := l.blocks.Load()
@@ -261,17 +265,18 @@ func (l *LU) Refresh() bool {
 	return true
 }
 
-// Reset is the LOGICAL UNIT RESET that a nexus asked for: mode parameters go back to what was configured, reservations
-// end, and every other nexus is told (BUS DEVICE RESET FUNCTION OCCURRED). The caller has aborted the tasks. It may
-// wait for the store if an initiator had turned the write cache on.
+// Reset is the LOGICAL UNIT RESET that a nexus asked for: mode parameters go back to what was
+// configured, reservations end, and every other nexus is told (BUS DEVICE RESET FUNCTION OCCURRED).
+// The caller has aborted the tasks. It may wait for the store if an initiator had turned the write
+// cache on.
 func (l *LU) Reset(by *Nexus) { l.reset(by, CodeBusDeviceReset) }
 
 func (l *LU) reset(by *Nexus, code Code) {
 	l.reservation.Store(nil)
 	l.dsense.Store(false)
 	if l.cfg.WriteThrough && l.wce.Swap(false) {
-		// What was answered while the cache was on must not stay behind in it. A failure
-		// makes the unit read-only, which is all that a reset can say about it.
+		// What was answered while the cache was on must not stay behind in it. A failure makes the
+		// unit read-only, which is all that a reset can say about it.
 		_ = l.flush()
 	} else if !l.cfg.WriteThrough {
 		l.wce.Store(true)
@@ -279,7 +284,8 @@ func (l *LU) reset(by *Nexus, code Code) {
 	l.Attention(code, by)
 }
 
-// Sync makes every write that was answered durable, as SYNCHRONIZE CACHE does; for a target that stops.
+// Sync makes every write that was answered durable, as SYNCHRONIZE CACHE does; for a target that
+// stops.
 func (l *LU) Sync() error { return l.flush() }
 
 // Plan says what a CDB asks this logical unit to move. It is cheap and allocates nothing.
@@ -295,8 +301,8 @@ func (l *LU) Plan(cdb []byte) Plan {
 	return p
 }
 
-// Execute runs one command, as Device.Execute does for the logical unit of a LUN. A nil nexus has no unit
-// attentions and holds no reservation.
+// Execute runs one command, as Device.Execute does for the logical unit of a LUN. A nil nexus has
+// no unit attentions and holds no reservation.
 func (l *LU) Execute(ctx context.Context, n *Nexus, cdb []byte, x Transfer) Result {
 	return l.execute(ctx, nil, n, cdb, x)
 }

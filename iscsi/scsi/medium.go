@@ -14,8 +14,8 @@ const scratchSize = 128 << 10
 
 var scratches = sync.Pool{New: func() any { return new([scratchSize]byte) }}
 
-// write writes p at a block address under a shared range lock. If through is set p is durable afterwards, or the
-// caller has to flush: durable tells.
+// write writes p at a block address under a shared range lock. If through is set p is durable
+// afterwards, or the caller has to flush: durable tells.
 func (l *LU) write(ctx context.Context, p []byte, lba uint64, through bool) (durable bool, err error) {
 	s := span{lba: lba, end: lba + uint64(len(p)/l.cfg.BlockSize)}
 	if err := l.locks.lock(ctx, s); err != nil {
@@ -45,11 +45,12 @@ func (l *LU) writeLocked(p []byte, lba uint64, through bool) (durable bool, err 
 // errFlushed is why a logical unit whose flush failed refuses writes.
 var errFlushed = errors.New("scsi: an earlier flush failed")
 
-// flush makes everything durable that was written before it was called. Callers that wait for their turn
-// while another one's flush begins share it.
+// flush makes everything durable that was written before it was called. Callers that wait for their
+// turn while another one's flush begins share it.
 //
 // A flush that fails makes the logical unit read-only for good: the operating system may have
-// dropped what it could not write, so that a later flush would find nothing to do and report success.
+// dropped what it could not write, so that a later flush would find nothing to do and report
+// success.
 func (l *LU) flush() error {
 	if !l.info.Volatile {
 		return nil
@@ -102,8 +103,8 @@ func (t *task) within(lba uint64, n uint64) bool {
 	return true
 }
 
-// storeError ends the command with what a store's error means to an initiator; lba is the first block that
-// is known to be affected.
+// storeError ends the command with what a store's error means to an initiator; lba is the first
+// block that is known to be affected.
 func (t *task) storeError(err error, write bool, lba uint64) {
 	if ctxErr := t.ctx.Err(); ctxErr != nil {
 		t.res.Err = ctxErr
@@ -137,8 +138,8 @@ func (t *task) chunk() int64 {
 	return max(int64(t.x.Chunk())/int64(t.lu.cfg.BlockSize), 1) * int64(t.lu.cfg.BlockSize)
 }
 
-// read is READ(6), (10), (12) and (16). FUA asks for what is on the medium, and that anything newer in the cache
-// gets there first (SBC-3, section 5.11): therefore a flush.
+// read is READ(6), (10), (12) and (16). FUA asks for what is on the medium, and that anything newer
+// in the cache gets there first (SBC-3, section 5.11): therefore a flush.
 func (t *task) read() {
 	l := t.lu
 	lba, n := extent(t.cdb)
@@ -189,8 +190,8 @@ func (t *task) read() {
 	t.res.In = total
 }
 
-// readGood reads block by block what could not be read at once, and gives the octets that are good, so that
-// the initiator learns which block is at fault.
+// readGood reads block by block what could not be read at once, and gives the octets that are good,
+// so that the initiator learns which block is at fault.
 func (l *LU) readGood(p []byte, off int64) (good int64) {
 	bs := int64(l.cfg.BlockSize)
 	for good < int64(len(p)) {
@@ -233,8 +234,8 @@ func (t *task) write() {
 	total := int64(n) * bs
 	have := min(total, t.x.OutLength()/bs*bs)
 	chunk := t.chunk()
-	// With the cache on, only this command's data has to become durable, piece by piece. With the cache off
-	// nothing else is dirty, and one flush costs less than several synchronous writes.
+	// With the cache on, only this command's data has to become durable, piece by piece. With the
+	// cache off nothing else is dirty, and one flush costs less than several synchronous writes.
 	durable := fua || !l.wce.Load()
 	through := l.info.Volatile && durable && (have <= chunk || l.wce.Load())
 	flush := false
@@ -269,7 +270,8 @@ func (t *task) write() {
 	t.res.Out = total
 }
 
-// compareAndWrite writes the second half of its data if the blocks hold the first half (SBC-3, section 5.2).
+// compareAndWrite writes the second half of its data if the blocks hold the first half (SBC-3,
+// section 5.2).
 func (t *task) compareAndWrite() {
 	l := t.lu
 	lba, n := binary64(t.cdb[2:]), int64(t.cdb[13])
@@ -319,7 +321,8 @@ func (t *task) compareAndWrite() {
 	}
 }
 
-// verify is VERIFY(10), (12) and (16): BYTCHK 0 reads, 1 compares with as much data, 3 with one block.
+// verify is VERIFY(10), (12) and (16): BYTCHK 0 reads, 1 compares with as much data, 3 with one
+// block.
 func (t *task) verify() {
 	l := t.lu
 	lba, n := extent(t.cdb)
@@ -392,14 +395,15 @@ func mismatch(a, b []byte) int {
 	return -1
 }
 
-// preFetch has nothing to fetch into: it checks the range, and GOOD tells that not all blocks are in a cache.
+// preFetch has nothing to fetch into: it checks the range, and GOOD tells that not all blocks are
+// in a cache.
 func (t *task) preFetch() {
 	lba, n := extent(t.cdb)
 	t.within(lba, uint64(n))
 }
 
-// synchronizeCache flushes the whole store, whatever its range; with IMMED, too, it answers at the end,
-// when it can tell the outcome.
+// synchronizeCache flushes the whole store, whatever its range; with IMMED, too, it answers at the
+// end, when it can tell the outcome.
 func (t *task) synchronizeCache() {
 	lba, n := extent(t.cdb)
 	if !t.within(lba, uint64(n)) {

@@ -130,7 +130,8 @@ func TestLargeDisks(t *testing.T) {
 	}
 }
 
-// More or less expected than the CDB asks to move: the result says what the CDB means, the data is what both agree on.
+// More or less expected than the CDB asks to move: the result says what the CDB means, the data is
+// what both agree on.
 func TestResiduals(t *testing.T) {
 	r := memoryRig(t, 1<<20, scsi.LUConfig{})
 	data := pattern(4*512, 1)
@@ -264,8 +265,8 @@ func TestNoFlushWithoutVolatileData(t *testing.T) {
 	assert.Equal(t, []storetest.Op{{Kind: storetest.Write, N: 512}}, log.Ops())
 }
 
-// A flush that fails fails its command, and the logical unit takes no write and no flush from then on, though
-// the disk seems well again.
+// A flush that fails fails its command, and the logical unit takes no write and no flush from then
+// on, though the disk seems well again.
 func TestFailedFlush(t *testing.T) {
 	for _, c := range []struct {
 		name    string

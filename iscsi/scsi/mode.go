@@ -34,8 +34,8 @@ const (
 	pageDSense = 0x04 // octet 2 of the control page: descriptor format sense
 )
 
-// cachingPage is the caching mode page of 20 octets, of which only WCE means anything here
-// (SBC-3, section 6.4.5).
+// cachingPage is the caching mode page of 20 octets, of which only WCE means anything here (SBC-3,
+// section 6.4.5).
 func (l *LU) cachingPage(control byte) []byte {
 	p := make([]byte, 20)
 	p[0], p[1] = ModePageCaching, byte(len(p)-2)
@@ -48,8 +48,8 @@ func (l *LU) cachingPage(control byte) []byte {
 	return p
 }
 
-// controlPage is the control mode page of 12 octets (SPC-4, section 7.5.10). Tasks may be reordered at will
-// (queue algorithm modifier 1), and one task set serves every nexus (TST 0).
+// controlPage is the control mode page of 12 octets (SPC-4, section 7.5.10). Tasks may be reordered
+// at will (queue algorithm modifier 1), and one task set serves every nexus (TST 0).
 func (l *LU) controlPage(control byte) []byte {
 	p := make([]byte, 12)
 	p[0], p[1] = ModePageControl, byte(len(p)-2)
@@ -64,8 +64,8 @@ func (l *LU) controlPage(control byte) []byte {
 	return p
 }
 
-// modeSense is MODE SENSE(6) and (10). The mode parameter header, of 4 or 8 octets, states the full length
-// whatever the allocation length cuts off.
+// modeSense is MODE SENSE(6) and (10). The mode parameter header, of 4 or 8 octets, states the full
+// length whatever the allocation length cuts off.
 func (t *task) modeSense() {
 	l := t.lu
 	long := t.cdb[0] == OpModeSense10
@@ -120,8 +120,8 @@ func (t *task) modeSense() {
 	t.answer(p, allocation)
 }
 
-// appendBlockDescriptor appends the short or the long LBA mode parameter block descriptor
-// (SBC-3, section 6.4.2).
+// appendBlockDescriptor appends the short or the long LBA mode parameter block descriptor (SBC-3,
+// section 6.4.2).
 func (l *LU) appendBlockDescriptor(p []byte, long bool) []byte {
 	blocks := l.blocks.Load()
 	if long {
@@ -182,7 +182,8 @@ func (t *task) modeSelect() {
 	t.changeMode(wce, dsense)
 }
 
-// checkBlockDescriptor lets a block descriptor pass that changes nothing, and gives the offset of the first page.
+// checkBlockDescriptor lets a block descriptor pass that changes nothing, and gives the offset of
+// the first page.
 func (t *task) checkBlockDescriptor(list []byte, header int, long bool) (at int, ok bool) {
 	n, lengthAt := int(list[3]), 3
 	if long {
@@ -252,8 +253,8 @@ func (t *task) checkPage(list []byte, at int) (page []byte, ok bool) {
 	return nil, false
 }
 
-// changeMode sets the mode parameters and tells the other nexuses. Turning the write cache off makes durable what
-// was answered while it was on.
+// changeMode sets the mode parameters and tells the other nexuses. Turning the write cache off
+// makes durable what was answered while it was on.
 func (t *task) changeMode(wce, dsense bool) {
 	l := t.lu
 	changed := l.dsense.Swap(dsense) != dsense

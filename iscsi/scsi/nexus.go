@@ -5,9 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// Nexus is the relation of one initiator port with the target port: for iSCSI, a session. It carries what a
-// logical unit keeps for each initiator: unit attentions that wait to be told, and who holds
-// a reservation. Device.NewNexus makes one; for a logical unit without a Device there is NewNexus with LU.Attach.
+// Nexus is the relation of one initiator port with the target port: for iSCSI, a session. It
+// carries what a logical unit keeps for each initiator: unit attentions that wait to be told, and
+// who holds a reservation. Device.NewNexus makes one; for a logical unit without a Device there is
+// NewNexus with LU.Attach.
 type Nexus struct {
 	initiator string
 	dev       *Device // nil if the nexus stands alone

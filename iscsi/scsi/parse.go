@@ -42,7 +42,8 @@ func ParseInquiry(b []byte) (InquiryData, error) {
 	return d, nil
 }
 
-// text is an ASCII field without its padding; what a peer puts in that cannot be printed becomes a question mark.
+// text is an ASCII field without its padding; what a peer puts in that cannot be printed becomes a
+// question mark.
 func text(b []byte) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < 0x20 || r > 0x7e {
@@ -105,7 +106,8 @@ func (d Designator) String() string {
 	return fmt.Sprintf("type %d: %s", d.Type, value)
 }
 
-// ParseIdentification reads VPD page 83h. The designators lie within b; one that is cut short is left out.
+// ParseIdentification reads VPD page 83h. The designators lie within b; one that is cut short is
+// left out.
 func ParseIdentification(b []byte) ([]Designator, error) {
 	b, err := vpd(b, PageIdentification, 0)
 	if err != nil {
@@ -165,8 +167,8 @@ func ParseBlockLimits(b []byte) (BlockLimits, error) {
 	}, nil
 }
 
-// ParseCharacteristics reads the medium rotation rate of VPD page B1h: 0 is not reported, 1 non-rotating, else
-// revolutions a minute.
+// ParseCharacteristics reads the medium rotation rate of VPD page B1h: 0 is not reported, 1
+// non-rotating, else revolutions a minute.
 func ParseCharacteristics(b []byte) (rotation uint16, err error) {
 	b, err = vpd(b, PageCharacteristic, 2)
 	if err != nil {
@@ -196,7 +198,8 @@ func ParseProvisioning(b []byte) (ProvisioningData, error) {
 
 // Capacity is what READ CAPACITY tells.
 type Capacity struct {
-	// Blocks is the number of logical blocks; 0 if READ CAPACITY(10) cannot tell and (16) must be asked.
+	// Blocks is the number of logical blocks; 0 if READ CAPACITY(10) cannot tell and (16) must be
+	// asked.
 	Blocks    uint64
 	BlockSize uint32
 	// The rest comes from READ CAPACITY(16) only.
@@ -252,8 +255,8 @@ func ParseReadCapacity16(b []byte) (Capacity, error) {
 	return checkCapacity(what, c)
 }
 
-// ParseReportLUNs reads REPORT LUNS' data: the LUNs that came, each as DecodeLUN takes it, and how many there are, which is more
-// if the allocation length was too small.
+// ParseReportLUNs reads REPORT LUNS' data: the LUNs that came, each as DecodeLUN takes it, and how
+// many there are, which is more if the allocation length was too small.
 func ParseReportLUNs(b []byte) (luns []uint64, total int, err error) {
 	if len(b) < 8 {
 		return nil, 0, short("REPORT LUNS data", len(b), 8)
@@ -311,7 +314,8 @@ func parseMode(b []byte, header int, device byte, descriptor int, long bool) (Mo
 	return d, nil
 }
 
-// Page is a whole mode page (with its two octets of header) out of the data, nil if it is not there or cut short.
+// Page is a whole mode page (with its two octets of header) out of the data, nil if it is not there
+// or cut short.
 func (d ModeData) Page(page byte) []byte {
 	for b := d.Pages; len(b) >= 2; {
 		n := 2 + int(b[1])

@@ -7,7 +7,8 @@ import (
 	"goiwarp/iscsi/store"
 )
 
-// discard unmaps blocks. They read as zeros afterwards, those in a granule that is not wholly inside, too.
+// discard unmaps blocks. They read as zeros afterwards, those in a granule that is not wholly
+// inside, too.
 func (t *task) discard(lba, n uint64) error {
 	l := t.lu
 	s := span{lba: lba, end: lba + n}
@@ -45,14 +46,16 @@ func (t *task) settle(err error, lba uint64) {
 	}
 }
 
-// unmap is UNMAP (SBC-3, section 5.28). The parameter list is a header of 8 octets and descriptors of 16:
+// unmap is UNMAP (SBC-3, section 5.28). The parameter list is a header of 8 octets and descriptors
+// of 16:
 //
 //	 0            2             4        8                16            20        24
 //	+------------+-------------+--------+----------------+-------------+---------+---
 //	| data length| descr length|  0...  |      LBA       |   blocks    |  0...   | ...
 //	+------------+-------------+--------+----------------+-------------+---------+---
 //
-// Everything is checked before the first block is unmapped. A last descriptor that is not whole is ignored.
+// Everything is checked before the first block is unmapped. A last descriptor that is not whole is
+// ignored.
 func (t *task) unmap() {
 	l := t.lu
 	length := int64(binary.BigEndian.Uint16(t.cdb[7:]))
@@ -110,8 +113,8 @@ func (t *task) unmap() {
 	}
 }
 
-// writeSame is WRITE SAME(10) and (16): one block of data, or zeros with NDOB, for all blocks. With UNMAP and zeros
-// the blocks are unmapped, which reads the same (SBC-3, section 5.38 ff.).
+// writeSame is WRITE SAME(10) and (16): one block of data, or zeros with NDOB, for all blocks. With
+// UNMAP and zeros the blocks are unmapped, which reads the same (SBC-3, section 5.38 ff.).
 func (t *task) writeSame() {
 	l := t.lu
 	lba, n := extent(t.cdb)
@@ -187,11 +190,13 @@ func isZero(p []byte) bool {
 	return true
 }
 
-// maxStatusDescriptors bounds what one GET LBA STATUS answers; the initiator asks again from there on.
+// maxStatusDescriptors bounds what one GET LBA STATUS answers; the initiator asks again from there
+// on.
 const maxStatusDescriptors = 31
 
-// getLBAStatus tells from which block on how many are mapped or not (SBC-3, section 5.6): a header of 8
-// octets, then descriptors of LBA (8), blocks (4), provisioning status (1: 0 mapped, 1 not) and 3 of nothing.
+// getLBAStatus tells from which block on how many are mapped or not (SBC-3, section 5.6): a header
+// of 8 octets, then descriptors of LBA (8), blocks (4), provisioning status (1: 0 mapped, 1 not)
+// and 3 of nothing.
 func (t *task) getLBAStatus() {
 	l := t.lu
 	lba := binary64(t.cdb[2:])

@@ -6,10 +6,12 @@ import (
 )
 
 // rangeLock orders changes of overlapping blocks: any number of shared holders, or one exclusive. A
-// WRITE holds its blocks shared (two writes of the same block at the same time are the initiators' own
-// affair), COMPARE AND WRITE exclusively, so that nothing changes between the comparison and the write.
+// WRITE holds its blocks shared (two writes of the same block at the same time are the initiators'
+// own affair), COMPARE AND WRITE exclusively, so that nothing changes between the comparison and
+// the write.
 //
-// Waiters are served in the order of arrival, so that none starves. Without contention nothing is allocated.
+// Waiters are served in the order of arrival, so that none starves. Without contention nothing is
+// allocated.
 type rangeLock struct {
 	mu      sync.Mutex
 	held    []span

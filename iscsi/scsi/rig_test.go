@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// wire is a Transfer in memory: what the initiator sends is out, what it gets is in. It checks the contract
-// of its caller.
+// wire is a Transfer in memory: what the initiator sends is out, what it gets is in. It checks the
+// contract of its caller.
 type wire struct {
 	expect int64 // InLength
 	out    []byte

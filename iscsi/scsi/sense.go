@@ -53,8 +53,8 @@ type Sense struct {
 	// CommandInfo is the COMMAND-SPECIFIC INFORMATION field; 0 if there is none.
 	CommandInfo uint64
 
-	// Field points to the octet at fault if FieldValid, in the CDB if InCDB, else in the
-	// parameter list; Bit names its highest bit at fault if BitValid.
+	// Field points to the octet at fault if FieldValid, in the CDB if InCDB, else in the parameter
+	// list; Bit names its highest bit at fault if BitValid.
 	FieldValid bool
 	InCDB      bool
 	BitValid   bool

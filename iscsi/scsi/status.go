@@ -42,12 +42,12 @@ func (s Status) String() string {
 // Result is a command's end, as the target sends it.
 type Result struct {
 	Status Status
-	// In and Out are the octets that the command moves by its own reckoning: they may be more
-	// than what the initiator expected (the transport then dropped the rest, or the command did
-	// without it). Residual compares the two. After a failure they are what was moved before it.
+	// In and Out are the octets that the command moves by its own reckoning: they may be more than
+	// what the initiator expected (the transport then dropped the rest, or the command did without
+	// it). Residual compares the two. After a failure they are what was moved before it.
 	In, Out int64
-	// Err is set if the command ended without an answer: its context was cancelled (an abort), or its Transfer
-	// failed. The caller drops the rest of the result.
+	// Err is set if the command ended without an answer: its context was cancelled (an abort), or
+	// its Transfer failed. The caller drops the rest of the result.
 	Err error
 
 	sense    [MaxSense]byte
@@ -57,7 +57,8 @@ type Result struct {
 // Sense is the sense data, empty unless Status is CHECK CONDITION. It lies within r.
 func (r *Result) Sense() []byte { return r.sense[:r.senseLen] }
 
-// SetSense ends the command with CHECK CONDITION and s, in descriptor format if asked, else in fixed format.
+// SetSense ends the command with CHECK CONDITION and s, in descriptor format if asked, else in
+// fixed format.
 func (r *Result) SetSense(s *Sense, descriptor bool) {
 	r.Status = StatusCheckCondition
 	if descriptor {
@@ -67,7 +68,8 @@ func (r *Result) SetSense(s *Sense, descriptor bool) {
 	r.senseLen = uint8(len(s.AppendFixed(r.sense[:0])))
 }
 
-// Check is a result with CHECK CONDITION and fixed sense data, for what the transport itself refuses.
+// Check is a result with CHECK CONDITION and fixed sense data, for what the transport itself
+// refuses.
 func Check(key Key, code Code) Result {
 	var r Result
 	r.SetSense(&Sense{Key: key, Code: code}, false)
@@ -75,8 +77,8 @@ func Check(key Key, code Code) Result {
 }
 
 // Residual compares what a command moves by its own reckoning (Result.In or Out) with what the
-// initiator expected. At most one of over and under is not 0; both are in octets
-// (RFC 7143, section 11.4.5 names them so).
+// initiator expected. At most one of over and under is not 0; both are in octets (RFC 7143, section
+// 11.4.5 names them so).
 func Residual(moves, expected int64) (over, under int64) {
 	if moves > expected {
 		return moves - expected, 0

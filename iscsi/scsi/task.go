@@ -47,8 +47,8 @@ func (t *task) end() Result {
 	return res
 }
 
-// execute makes the checks that all commands share, in their order of precedence (SAM-5, sections 5.3.3 and
-// 5.14), and runs the handler.
+// execute makes the checks that all commands share, in their order of precedence (SAM-5, sections
+// 5.3.3 and 5.14), and runs the handler.
 func (t *task) execute() {
 	c := find(t.cdb)
 	if c != nil && c.when != nil && !c.when(t.lu) {
@@ -171,8 +171,8 @@ func (t *task) answer(data []byte, allocation int64) {
 	}
 }
 
-// parameterList fetches a parameter list of at most length octets into dst. An initiator that
-// sends less than the CDB says gets PARAMETER LIST LENGTH ERROR; ok is then false.
+// parameterList fetches a parameter list of at most length octets into dst. An initiator that sends
+// less than the CDB says gets PARAMETER LIST LENGTH ERROR; ok is then false.
 func (t *task) parameterList(dst []byte, length int64) (list []byte, ok bool) {
 	if t.x.OutLength() < length {
 		t.fail(KeyIllegalRequest, CodeParameterListLength)

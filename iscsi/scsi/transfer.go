@@ -14,8 +14,9 @@ type Buffer interface {
 // Transfer moves one command's data. The target implements it over the connection's Datamover.
 // Offsets count octets from the beginning of the command's data in that direction.
 //
-// Its methods may wait (for memory, for the peer). A target runs a command on a goroutine that must not wait
-// only if they will not (its data-out has arrived, its data-in has room) and Plan.Blocks is not set.
+// Its methods may wait (for memory, for the peer). A target runs a command on a goroutine that must
+// not wait only if they will not (its data-out has arrived, its data-in has room) and Plan.Blocks
+// is not set.
 type Transfer interface {
 	// InLength and OutLength are what the initiator expects to be moved, in octets.
 	InLength() int64
@@ -25,8 +26,9 @@ type Transfer interface {
 	Chunk() int
 	// Buffer lends memory for n octets of data-in (n <= Chunk).
 	Buffer(n int) (Buffer, error)
-	// In sends b's first n octets as the data-in at off and takes b over. Octets beyond
-	// InLength are dropped here, so that the caller only says what it has. Calls come in rising order without holes.
+	// In sends b's first n octets as the data-in at off and takes b over. Octets beyond InLength
+	// are dropped here, so that the caller only says what it has. Calls come in rising order
+	// without holes.
 	In(b Buffer, off int64, n int) error
 	// Out returns n octets of data-out at off (n <= Chunk); off+n may not pass OutLength. The
 	// caller releases the buffer.

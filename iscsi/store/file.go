@@ -12,15 +12,16 @@ import (
 
 // FileOptions says how OpenFile opens.
 type FileOptions struct {
-	// ReadOnly opens for reading and refuses writes. Read-only openers share a file with each other.
+	// ReadOnly opens for reading and refuses writes. Read-only openers share a file with each
+	// other.
 	ReadOnly bool
 }
 
 // File is a store in a regular file or a block device.
 //
-// Data goes through the page cache and is durable after Flush (fdatasync) or WriteFUA. The file is never
-// mapped: an I/O error in a mapping, or a hole that a full disk cannot fill, would be a fatal signal
-// instead of an error. It is locked, so that no second writer opens it.
+// Data goes through the page cache and is durable after Flush (fdatasync) or WriteFUA. The file is
+// never mapped: an I/O error in a mapping, or a hole that a full disk cannot fill, would be a fatal
+// signal instead of an error. It is locked, so that no second writer opens it.
 type File struct {
 	gate gate
 	f    *os.File
@@ -30,10 +31,11 @@ type File struct {
 	key  os.FileInfo // identity, for the registry of what this process has open
 	size atomic.Int64
 
-	// syncing is held shared by write-throughs and exclusively by flushes, because the operating system tells of a
-	// lost write only once: whoever is told first has set broken before the other one answers.
+	// syncing is held shared by write-throughs and exclusively by flushes, because the operating
+	// system tells of a lost write only once: whoever is told has set broken before it lets go, so
+	// that the other one sees it.
 	syncing sync.RWMutex
-	broken  error
+	broken  atomic.Pointer[error]
 }
 
 // openFiles are the files that this process has open. The operating system's locks do not tell two
@@ -67,8 +69,8 @@ func (s *File) unclaim() {
 	}
 }
 
-// OpenFile opens an existing regular file or block device. It is ErrLocked if somebody else has it open as a store
-// (or, for a block device, has mounted it).
+// OpenFile opens an existing regular file or block device. It is ErrLocked if somebody else has it
+// open as a store (or, for a block device, has mounted it).
 func OpenFile(path string, o FileOptions) (*File, error) {
 	fi, err := os.Stat(path)
 	if err != nil {
@@ -228,12 +230,11 @@ func (s *File) WriteFUA(p []byte, off int64) error {
 // writeThrough writes synchronously where the operating system can; done is false where it cannot.
 func (s *File) writeThrough(p []byte, off int64) (done bool, err error) {
 	s.syncing.RLock()
-	if err := s.broken; err != nil {
-		s.syncing.RUnlock()
+	defer s.syncing.RUnlock()
+	if err := s.failed(); err != nil {
 		return false, err
 	}
 	done, err = writeSync(s.fd, p, off)
-	s.syncing.RUnlock()
 	if err == nil || !done {
 		return done, err
 	}
@@ -245,8 +246,8 @@ func (s *File) writeThrough(p []byte, off int64) (done bool, err error) {
 	return false, s.fail(err)
 }
 
-// Flush implements Store. Once a flush has failed, every later one does: the operating system may have dropped
-// what it could not write, and would find nothing to do.
+// Flush implements Store. Once a flush has failed, every later one does: the operating system may
+// have dropped what it could not write, and would find nothing to do.
 func (s *File) Flush() error {
 	if err := s.gate.enter(); err != nil {
 		return err
@@ -261,23 +262,28 @@ func (s *File) flush() error {
 	}
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
-	if s.broken != nil {
-		return s.broken
+	if err := s.failed(); err != nil {
+		return err
 	}
 	if err := dataSync(s.f); err != nil {
-		s.broken = fmt.Errorf("%w: %s: %w", ErrFlush, s.name, err)
+		return s.fail(err)
 	}
-	return s.broken
+	return nil
 }
 
-// fail records that data may have been lost.
-func (s *File) fail(cause error) error {
-	s.syncing.Lock()
-	defer s.syncing.Unlock()
-	if s.broken == nil {
-		s.broken = fmt.Errorf("%w: %s: %w", ErrFlush, s.name, cause)
+// failed is the error of the flush that failed, if one has.
+func (s *File) failed() error {
+	if err := s.broken.Load(); err != nil {
+		return *err
 	}
-	return s.broken
+	return nil
+}
+
+// fail records that data may have been lost. The caller holds syncing in either way.
+func (s *File) fail(cause error) error {
+	err := fmt.Errorf("%w: %s: %w", ErrFlush, s.name, cause)
+	s.broken.CompareAndSwap(nil, &err)
+	return s.failed()
 }
 
 // zeroBlock is what zeros are written from where the operating system has no better way.
@@ -363,8 +369,8 @@ func (s *File) Resize(size int64) error {
 	return s.flush()
 }
 
-// Size implements Store. It asks the operating system, so that a file that was made longer by somebody else, or a
-// device that grew, is seen.
+// Size implements Store. It asks the operating system, so that a file that was made longer by
+// somebody else, or a device that grew, is seen.
 func (s *File) Size() int64 {
 	if s.gate.enter() == nil {
 		if size, err := fileSize(s.f, s.info.Kind == "block"); err == nil {

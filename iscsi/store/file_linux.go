@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exclusiveFlag claims a block device for this open alone: the kernel refuses it while the device is
-// mounted or otherwise in use.
+// exclusiveFlag claims a block device for this open alone: the kernel refuses it while the device
+// is mounted or otherwise in use.
 const exclusiveFlag = unix.O_EXCL
 
 func isBusy(err error) bool { return errors.Is(err, unix.EBUSY) }
 
 func isIOError(err error) bool { return errors.Is(err, unix.EIO) }
 
-// lockFile locks in both of Linux's ways, which do not see each other: flock, for other processes like this one, and an
-// open file description lock on the whole file, for virtual machine monitors. Where the file system has no such
-// locks there are none.
+// lockFile locks in both of Linux's ways, which do not see each other: flock, for other processes
+// like this one, and an open file description lock on the whole file, for virtual machine monitors.
+// Where the file system has no such locks there are none.
 func lockFile(f *os.File, shared bool) error {
 	how, kind := unix.LOCK_EX, int16(unix.F_WRLCK)
 	if shared {
@@ -113,7 +113,8 @@ func (s *File) probe() {
 	}
 }
 
-// queueValue reads a number of a block device's queue; 0 if there is none. A partition's queue is its disk's.
+// queueValue reads a number of a block device's queue; 0 if there is none. A partition's queue is
+// its disk's.
 func queueValue(dev uint64, name string) int {
 	base := fmt.Sprintf("/sys/dev/block/%d:%d/", unix.Major(dev), unix.Minor(dev))
 	for _, path := range []string{base + "queue/" + name, base + "../queue/" + name} {
@@ -142,7 +143,8 @@ func syncDir(path string) error {
 	return nil
 }
 
-// writeSync writes with RWF_DSYNC. done is false, without an error, where the kernel or the file system does not know it.
+// writeSync writes with RWF_DSYNC. done is false, without an error, where the kernel or the file
+// system does not know it.
 func writeSync(fd int, p []byte, off int64) (done bool, err error) {
 	for len(p) > 0 {
 		n, err := unix.Pwritev2(fd, [][]byte{p}, off, unix.RWF_DSYNC)
@@ -160,7 +162,8 @@ func writeSync(fd int, p []byte, off int64) (done bool, err error) {
 }
 
 // punchHole deallocates. For a block device this is the kernel's zeroing discard, since a plain
-// BLKDISCARD may leave anything behind; a device that cannot do it gets BLKZEROOUT, which always reads back as zeros.
+// BLKDISCARD may leave anything behind; a device that cannot do it gets BLKZEROOUT, which always
+// reads back as zeros.
 func punchHole(fd int, off, n int64, block bool) error {
 	err := retry(func() error {
 		return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
@@ -201,7 +204,8 @@ func unsupported(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENOTTY)
 }
 
-// extent asks for the next data and the next hole. Moving the file's offset harms nobody: all I/O here names its own.
+// extent asks for the next data and the next hole. Moving the file's offset harms nobody: all I/O
+// here names its own.
 func extent(fd int, off, most int64) (mapped bool, n int64, err error) {
 	if most == 0 {
 		return true, 0, nil

@@ -9,7 +9,8 @@ import (
 // pageSize is the unit in which memory is taken and given back.
 const pageSize = 64 << 10
 
-// Memory is a store in memory, which takes memory only for what was written. Everything is lost with the process.
+// Memory is a store in memory, which takes memory only for what was written. Everything is lost
+// with the process.
 type Memory struct {
 	gate gate
 	size atomic.Int64
@@ -118,8 +119,8 @@ func (s *Memory) Discard(off, n int64) error {
 // WriteZeroes implements Zeroer. Memory is not kept for zeros.
 func (s *Memory) WriteZeroes(off, n int64) error { return s.Discard(off, n) }
 
-// drop makes a range zeros. A page that a write holds while it is given back loses that write,
-// as if the discard came after it.
+// drop makes a range zeros. A page that a write holds while it is given back loses that write, as
+// if the discard came after it.
 func (s *Memory) drop(off, n int64) {
 	end := off + n
 	first, last := (off+pageSize-1)/pageSize, end/pageSize // whole pages

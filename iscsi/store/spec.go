@@ -16,7 +16,8 @@ type Spec struct {
 	Path     string // of a file
 	Size     int64  // in octets; 0 if it was not given
 	ReadOnly bool
-	// Options are the further options that the caller of Parse knows, by name; a bare word has an empty value.
+	// Options are the further options that the caller of Parse knows, by name; a bare word has an
+	// empty value.
 	Options map[string]string
 
 	text string
@@ -121,9 +122,9 @@ func splitCommas(text string) []string {
 	return append(fields, b.String())
 }
 
-// Open opens the store, creating a file that is missing if a size was given. An existing file is never
-// resized or overwritten: one of another size than was given is refused as it stands. Errors are one line that
-// names the specification.
+// Open opens the store, creating a file that is missing if a size was given. An existing file is
+// never resized or overwritten: one of another size than was given is refused as it stands. Errors
+// are one line that names the specification.
 func (s *Spec) Open() (Store, error) {
 	switch s.Kind {
 	case "memory":
@@ -199,8 +200,9 @@ var units = []struct {
 // decimal units count in thousands.
 var decimal = map[string]int64{"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15, "eb": 1e18}
 
-// ParseSize reads a size in octets: a number, or one with a unit. KiB, MiB, GiB, TiB, PiB, EiB and the bare
-// letters K, M, G, T, P, E count in 1024s; kB, MB, GB and so on in 1000s. Case does not matter.
+// ParseSize reads a size in octets: a number, or one with a unit. KiB, MiB, GiB, TiB, PiB, EiB and
+// the bare letters K, M, G, T, P, E count in 1024s; kB, MB, GB and so on in 1000s. Case does not
+// matter.
 func ParseSize(text string) (int64, error) {
 	digits := 0
 	for digits < len(text) && text[digits] >= '0' && text[digits] <= '9' {

@@ -10,8 +10,8 @@
 //
 // Optional abilities are further interfaces that a store may have (Discarder, Zeroer, FUAWriter,
 // Mapper, Resizer); a store that has the method but not the ability, as a filter over another store
-// may, returns errors.ErrUnsupported from it. Package storetest has the suite that every store passes, and filters that
-// delay, fail, forget and log.
+// may, returns errors.ErrUnsupported from it. Package storetest has the suite that every store
+// passes, and filters that delay, fail, forget and log.
 package store
 
 import (
@@ -41,14 +41,14 @@ type Store interface {
 type Info struct {
 	Kind string // "file", "block", "memory", "null"
 	Name string // for people: the path, or a description
-	// Blocks tells that calls may wait for a device, so that they must not run on a goroutine
-	// that reads a connection.
+	// Blocks tells that calls may wait for a device, so that they must not run on a goroutine that
+	// reads a connection.
 	Blocks bool
 	// Volatile tells that Flush does something: written data is not durable before it.
 	Volatile bool
 	ReadOnly bool
-	// Align is the granularity in octets below which offsets and lengths are slow or, for a
-	// block device, refused; 1 for none.
+	// Align is the granularity in octets below which offsets and lengths are slow or, for a block
+	// device, refused; 1 for none.
 	Align int
 	// DiscardGranularity in octets, 0 if the store cannot discard.
 	DiscardGranularity int
@@ -70,7 +70,8 @@ type FUAWriter interface {
 	WriteFUA(p []byte, off int64) error
 }
 
-// Mapper tells what is allocated: starting at off, the next n octets (n <= max) are all mapped or all not.
+// Mapper tells what is allocated: starting at off, the next n octets (n <= max) are all mapped or
+// all not.
 type Mapper interface {
 	Extent(off, max int64) (mapped bool, n int64, err error)
 }
@@ -88,6 +89,7 @@ var (
 	ErrLocked   = errors.New("store: in use by another process")
 	ErrClosed   = errors.New("store: closed")
 	// ErrFlush is wrapped by every error of Flush, and by one of WriteFUA that may have cost
-	// earlier writes too: the operating system may have dropped what it could not write, whoever wrote it.
+	// earlier writes too: the operating system may have dropped what it could not write, whoever
+	// wrote it.
 	ErrFlush = errors.New("store: flush failed")
 )

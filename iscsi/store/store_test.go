@@ -183,7 +183,8 @@ func TestFileOfAnotherKind(t *testing.T) {
 	assert.ErrorContains(t, err, "neither a regular file nor a block device")
 }
 
-// A file that somebody else cuts short gives an error, not a signal; one that becomes longer is seen.
+// A file that somebody else cuts short gives an error, not a signal; one that becomes longer is
+// seen.
 func TestFileChangedFromElsewhere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	s, err := store.CreateFile(path, 1<<20)

@@ -1,5 +1,6 @@
-// Package storetest has the suite that every store passes, and filters over stores for tests: Delay holds operations back,
-// Fail makes them fail, Forget loses what was not flushed, Log writes them down.
+// Package storetest has the suite that every store passes, and filters over stores for tests: Delay
+// holds operations back, Fail makes them fail, Forget loses what was not flushed, Log writes them
+// down.
 //
 // Filters stack: each is a store.Store over another one.
 //
@@ -40,8 +41,8 @@ func (o Op) String() string {
 	return fmt.Sprintf("%s %d+%d", o.Kind, o.Off, o.N)
 }
 
-// filter passes everything on to the store under it, through around. It has every optional ability; what the store
-// under it has not is errors.ErrUnsupported.
+// filter passes everything on to the store under it, through around. It has every optional ability;
+// what the store under it has not is errors.ErrUnsupported.
 type filter struct {
 	store.Store
 	// around runs an operation by calling do, or does not.

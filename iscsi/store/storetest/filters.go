@@ -83,8 +83,9 @@ type FailStore struct {
 	rule func(Op) error
 }
 
-// Fail makes a filter in which rule, called for each operation, gives the error with which it fails; nil lets it pass. A
-// read or write that fails with io.ErrShortWrite or io.ErrUnexpectedEOF does its first half. rule may be nil.
+// Fail makes a filter in which rule, called for each operation, gives the error with which it
+// fails; nil lets it pass. A read or write that fails with io.ErrShortWrite or io.ErrUnexpectedEOF
+// does its first half. rule may be nil.
 func Fail(s store.Store, rule func(Op) error) *FailStore {
 	f := &FailStore{rule: rule}
 	f.filter = filter{Store: s, around: f.around}
@@ -147,7 +148,8 @@ type LogStore struct {
 	ops []Op
 }
 
-// Log makes a filter that remembers each operation when it begins, and tells log of it (which may be nil) when it ends.
+// Log makes a filter that remembers each operation when it begins, and tells log of it (which may
+// be nil) when it ends.
 func Log(s store.Store, log *slog.Logger) *LogStore {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

@@ -6,8 +6,8 @@ import (
 	"goiwarp/iscsi/store"
 )
 
-// ForgetStore is a disk with a volatile cache: what was not flushed is lost when it crashes. What is durable is in the
-// store under it; the rest is a list of changes on top.
+// ForgetStore is a disk with a volatile cache: what was not flushed is lost when it crashes. What
+// is durable is in the store under it; the rest is a list of changes on top.
 type ForgetStore struct {
 	under store.Store
 
@@ -112,8 +112,8 @@ func (f *ForgetStore) Flush() error {
 	return f.settle(func(Op) bool { return true })
 }
 
-// Crash is the loss of power: of what was not flushed only the changes survive for which keep says so, in their order (a
-// cache writes back when it likes); a nil keep loses all of them.
+// Crash is the loss of power: of what was not flushed only the changes survive for which keep says
+// so, in their order (a cache writes back when it likes); a nil keep loses all of them.
 func (f *ForgetStore) Crash(keep func(Op) bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,7 +136,8 @@ func (f *ForgetStore) Unflushed() int {
 	return n
 }
 
-// settle applies the changes to keep. The durable ones are applied again, in their place among the others.
+// settle applies the changes to keep. The durable ones are applied again, in their place among the
+// others.
 func (f *ForgetStore) settle(keep func(Op) bool) error {
 	zeros := make([]byte, 64<<10)
 	for _, c := range f.changes {

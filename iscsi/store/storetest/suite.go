@@ -15,8 +15,9 @@ import (
 	"goiwarp/iscsi/store"
 )
 
-// Run is the suite that every store passes. open gives a new store of that many octets that reads as zeros; the
-// suite closes it. A store that keeps nothing (Info.Kind "null") is held to the rest of the contract.
+// Run is the suite that every store passes. open gives a new store of that many octets that reads
+// as zeros; the suite closes it. A store that keeps nothing (Info.Kind "null") is held to the rest
+// of the contract.
 func Run(t *testing.T, open func(t *testing.T, size int64) store.Store) {
 	t.Run("range", func(t *testing.T) { testRange(t, open(t, 1<<20)) })
 	t.Run("size", func(t *testing.T) { testSize(t, open(t, 100_001)) })
@@ -116,7 +117,8 @@ func testClosed(t *testing.T, s store.Store) {
 	assert.ErrorIs(t, s.Close(), store.ErrClosed)
 }
 
-// testParallel lets many goroutines write their own blocks, neighbours in the same page, and read them back.
+// testParallel lets many goroutines write their own blocks, neighbours in the same page, and read
+// them back.
 func testParallel(t *testing.T, s store.Store) {
 	defer finish(t, s)
 	const workers, block, rounds = 8, 512, 64
