@@ -203,8 +203,14 @@ func TestNegotiateRTR(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for _, o := range []Options{
-		{Revision: 3}, {Revision: -1}, {Revision: 1, Enhanced: On}, {Revision: 1, PeerToPeer: On},
-		{Enhanced: Off, PeerToPeer: On}, {MaxFPDU: -1}, {MaxFPDU: MaxULPDU + 1}, {RTR: 8},
+		{Revision: 3},
+		{Revision: -1},
+		{Revision: 1, Enhanced: On},
+		{Revision: 1, PeerToPeer: On},
+		{Enhanced: Off, PeerToPeer: On},
+		{MaxFPDU: -1},
+		{MaxFPDU: MaxULPDU + 1},
+		{RTR: 8},
 	} {
 		_, err := o.resolve()
 		require.ErrorIs(t, err, ErrLocal, "%+v", o)

@@ -15,28 +15,28 @@ import (
 
 // respond runs a responder against the raw octets of an initiator. It returns the responder's
 // outcome and the initiator's end of the stream.
-func respond(t testing.TB, octets []byte, opts Options, ird, ord int) (*Conn, *Params, error, *MemSocket) {
+func respond(t testing.TB, octets []byte, opts Options, ird, ord int) (*Conn, *Params, *MemSocket, error) {
 	t.Helper()
 	peer, own := MemPipe(4 << 10)
 	t.Cleanup(func() { peer.Close(); own.Close() })
 	require.NoError(t, writeAll(peer, octets))
 	r, err := ReadRequest(context.Background(), own, nil, opts)
 	if err != nil {
-		return nil, nil, err, peer
+		return nil, nil, peer, err
 	}
 	c, p, err := r.Accept(context.Background(), nil, ird, ord)
-	return c, p, err, peer
+	return c, p, peer, err
 }
 
 // call runs an initiator against a peer that answers with raw octets.
-func call(t testing.TB, answer []byte, opts Options, ird, ord int) (*Conn, *Params, error, *MemSocket) {
+func call(t testing.TB, answer []byte, opts Options, ird, ord int) (*Conn, *Params, *MemSocket, error) {
 	t.Helper()
 	peer, own := MemPipe(4 << 10)
 	t.Cleanup(func() { peer.Close(); own.Close() })
 	require.NoError(t, writeAll(peer, answer))
 	require.NoError(t, peer.CloseWrite())
 	c, p, err := Initiate(context.Background(), own, opts, nil, ird, ord)
-	return c, p, err, peer
+	return c, p, peer, err
 }
 
 // answered reads the frame that our side sent.
@@ -105,7 +105,7 @@ func TestResponderAnswers(t *testing.T) {
 		{"an FPDU behind the frame", "0001 0000 0022 4143", crcOff, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conn, _, err, peer := respond(t, unhex(t, reqHex+c.request), c.opts, 16, 32)
+			conn, _, peer, err := respond(t, unhex(t, reqHex+c.request), c.opts, 16, 32)
 			if c.reply == "" {
 				require.ErrorIs(t, err, ErrFrame)
 				closed(t, peer)
@@ -125,7 +125,7 @@ func TestResponderAnswers(t *testing.T) {
 
 // A hardware initiator whose control flag A was not copied, with everything around it varied.
 func TestFieldControlFlagA(t *testing.T) {
-	conn, p, err, peer := respond(t, unhex(t, reqHex+"5002 0004 8001 4002"), Options{}, 1, 1)
+	conn, p, peer, err := respond(t, unhex(t, reqHex+"5002 0004 8001 4002"), Options{}, 1, 1)
 	require.NoError(t, err)
 	defer conn.Close()
 	f := answered(t, peer)
@@ -162,7 +162,7 @@ func TestFieldControlFlagA(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			b := append(unhex(t, reqHex+v.header), byte(v.pd>>8), byte(v.pd))
 			b = append(b, make([]byte, v.pd)...)
-			conn, p, err, peer := respond(t, b, Options{}, 9, 9)
+			conn, p, peer, err := respond(t, b, Options{}, 9, 9)
 			if v.fails {
 				require.ErrorIs(t, err, ErrFrame)
 				closed(t, peer)
@@ -185,7 +185,7 @@ func TestFieldRTRIsTheReplys(t *testing.T) {
 		"c002 4001": RTRRead,
 		"c002 0001": 0, // a Send, which we did not offer
 	} {
-		c, p, err, _ := call(t, unhex(t, repHex+"1002 0004"+reply), opts, 4, 4)
+		c, p, _, err := call(t, unhex(t, repHex+"1002 0004"+reply), opts, 4, 4)
 		if want == 0 {
 			require.ErrorIs(t, err, ErrRTR, reply)
 		} else {
@@ -194,7 +194,7 @@ func TestFieldRTRIsTheReplys(t *testing.T) {
 		}
 		c.Close() // open in both cases: a Terminate Message is due
 	}
-	c, p, err, _ := call(t, unhex(t, repHex+"1002 0004 c002 0001"), Options{CRC: Off, PeerToPeer: On}, 4, 4)
+	c, p, _, err := call(t, unhex(t, repHex+"1002 0004 c002 0001"), Options{CRC: Off, PeerToPeer: On}, 4, 4)
 	require.NoError(t, err)
 	require.Equal(t, RTRSend, p.RTR)
 	c.Close()
@@ -225,7 +225,7 @@ func TestInitiatorAndReplies(t *testing.T) {
 		{"Reads beyond our IRD", "1002 0004 0001 0005", Options{}, CodeIRD},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conn, _, err, peer := call(t, unhex(t, repHex+c.reply), c.opts, 4, 4)
+			conn, _, peer, err := call(t, unhex(t, repHex+c.reply), c.opts, 4, 4)
 			if c.code == 0 {
 				require.NoError(t, err)
 				require.NoError(t, conn.Close())
@@ -251,13 +251,13 @@ func TestInitiatorAndReplies(t *testing.T) {
 
 // Both ends as initiators, and both as responders (RFC 5044, section 7.1.2, rule 8).
 func TestBothEndsInTheSameRole(t *testing.T) {
-	_, _, err, peer := call(t, unhex(t, reqHex+"1002 0004 0001 0001"), Options{}, 1, 1)
+	_, _, peer, err := call(t, unhex(t, reqHex+"1002 0004 0001 0001"), Options{}, 1, 1)
 	require.ErrorIs(t, err, ErrFrame)
 	require.ErrorContains(t, err, "both ends act as initiator")
 	answered(t, peer)
 	closed(t, peer)
 
-	_, _, err, peer = respond(t, unhex(t, repHex+"1002 0004 0001 0001"), Options{}, 1, 1)
+	_, _, peer, err = respond(t, unhex(t, repHex+"1002 0004 0001 0001"), Options{}, 1, 1)
 	require.ErrorIs(t, err, ErrFrame)
 	closed(t, peer)
 
@@ -572,7 +572,7 @@ func TestStartupArguments(t *testing.T) {
 		closed(t, peer)
 		peer.Close()
 	}
-	_, _, err, peer := respond(t, unhex(t, reqHex+"1002 0004 0001 0001"), Options{}, UlpNegotiates+1, 0)
+	_, _, peer, err := respond(t, unhex(t, reqHex+"1002 0004 0001 0001"), Options{}, UlpNegotiates+1, 0)
 	require.ErrorIs(t, err, ErrLocal)
 	closed(t, peer)
 	_, _, err = Initiate(context.Background(), peer, Options{Revision: 9}, nil, 0, 0)

@@ -249,8 +249,12 @@ func TestMULPDUFollowsEMSS(t *testing.T) {
 		limit   int
 		want    int
 	}{
-		{false, 0, 8942}, {true, 0, 8870}, {false, 1000, 8942},
-		{false, 32768, 32768}, {false, MaxULPDU, MaxULPDU}, {true, MaxULPDU, MaxMULPDU},
+		{false, 0, 8942},
+		{true, 0, 8870},
+		{false, 1000, 8942},
+		{false, 32768, 32768},
+		{false, MaxULPDU, MaxULPDU},
+		{true, MaxULPDU, MaxMULPDU},
 	} {
 		c := newConn(a, &Params{MarkersOut: l.markers}, l.limit)
 		require.Equal(t, l.want, c.MULPDU())
