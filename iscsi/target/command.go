@@ -47,7 +47,7 @@ func (c *conn) command(p *iscsi.PDU) {
 	admitted := t.unit.enter(t)
 	switch {
 	case t.fail != nil && !t.out.open:
-		c.fail(t)
+		c.giveUp(t)
 	case admitted:
 		c.proceed(t)
 	}

@@ -397,3 +397,57 @@ func TestTinyMemory(t *testing.T) {
 		})
 	}
 }
+
+// TestSlowPeersHoldNoWorker: with one worker, a transfer that waits for its peer lets others of the
+// logical unit run, and ends when it is aborted.
+func TestSlowPeersHoldNoWorker(t *testing.T) {
+	change := func(c *Config) { c.Limits.Workers, c.Limits.Chunk = 1, 8192 }
+	inBubble(t, change, []store.Store{blocking(memory(t, 1<<20)), memory(t, 4096)}, func(t *testing.T, s *Server) {
+		p := connect(t, s).disk()
+		p.holdGets = true
+		data := pattern(65536, 1)
+		sn := p.cmdSN
+		slow := p.command(cmd{cdb: write10(0, 128), write: data, immediate: 8192})
+		x, _ := p.next() // its first chunk is there; it runs, and the peer is asked for more
+		require.NotNil(t, x.out)
+		synctest.Wait()
+		for range 3 {
+			p.command(cmd{cdb: read10(200, 1), read: 512})
+			require.Equal(t, p.itt, p.response().ITT())
+		}
+		p.tmf(iscsi.AbortTask, 0, slow, sn)
+		require.Equal(t, iscsi.TaskComplete, p.managed())
+		p.command(cmd{cdb: write10(0, 1), write: data[:512], immediate: 512})
+		require.Zero(t, p.response().Status(), "nothing is fenced off any more")
+		p.leave()
+	})
+}
+
+// TestOverlappingSessions: an ORDERED command of one initiator waits for those of another, and only at its own
+// logical unit.
+func TestOverlappingSessions(t *testing.T) {
+	slow := storetest.Delay(memory(t, 1<<20))
+	inBubble(t, nil, []store.Store{slow, memory(t, 1<<20)}, func(t *testing.T, s *Server) {
+		q := connect(t, s)
+		q.isid[5] = 9
+		q.login(normalKeys()...)
+		q.settle(0, 1)
+		p := connect(t, s).disk()
+		slow.Hold(storetest.Read)
+		q.command(cmd{cdb: read10(0, 1), read: 512})
+		<-slow.Arrived()
+		p.command(cmd{cdb: write10(8, 1), write: pattern(512, 1), immediate: 512, attr: iscsi.AttrOrdered})
+		p.command(cmd{lun: 1, cdb: read10(0, 1), read: 512})
+		require.Equal(t, p.itt, p.response().ITT(), "the other logical unit is not concerned")
+		q.cut(nil) // its read stays in the store
+		require.NoError(t, q.ended())
+		synctest.Wait()
+		_, some := p.peek()
+		require.False(t, some)
+		slow.Release()
+		require.Zero(t, p.response().Status())
+		p.leave()
+		synctest.Wait()
+		q.noLeak()
+	})
+}

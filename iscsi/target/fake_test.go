@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -705,3 +706,5 @@ func same(want, got []byte) error {
 	}
 	return nil
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -29,11 +29,12 @@ func (c *conn) logoutRequest(p *iscsi.PDU) {
 		return
 	}
 	c.srv.work.Go(func() {
+		end := time.Now().Add(c.srv.cfg.AbortWait)
 		timer := c.alarm(c.srv.cfg.AbortWait)
 		defer timer.Stop()
 		c.mu.Lock()
 		defer c.unlock()
-		for end := time.Now().Add(c.srv.cfg.AbortWait); c.active > 0 && c.state == stateFull && time.Now().Before(end); {
+		for c.active > 0 && c.state == stateFull && time.Now().Before(end) {
 			c.changed.Wait()
 		}
 		c.endLogout(itt)

@@ -22,6 +22,9 @@ type orphan struct {
 	buf iscsi.Buffer
 }
 
+// needsMemory tells whether the task moves data that is not used where it has arrived.
+func (t *task) needsMemory() bool { return t.in.total > 0 || t.out.need > 0 && !t.out.whole }
+
 // reserve acquires the memory that a task lives on until it ends: all or nothing. c.mu is held.
 //
 // A task at the head of the queue makes do with less when the connection holds nothing: then
@@ -45,7 +48,7 @@ func (c *conn) kickMemory() {
 		return // a task that ended below
 	}
 	c.kicking = true
-	for !c.memory.empty() {
+	for c.state == stateFull && !c.memory.empty() {
 		t := c.memory.head
 		if !t.reserve() {
 			c.watchMemory()

@@ -214,7 +214,7 @@ func (c *conn) proceed(t *task) {
 		c.fail(t)
 		return
 	}
-	if !c.memory.empty() || !t.reserve() {
+	if t.needsMemory() && (!c.memory.empty() || !t.reserve()) {
 		t.phase = waitMemory
 		c.memory.push(t)
 		c.watchMemory()

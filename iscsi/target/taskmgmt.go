@@ -222,11 +222,12 @@ func (c *conn) abortTasks(f *function) {
 // awaitR2Ts waits until the affected tasks of this session have all data-out that they have asked for: the initiator goes
 // on to answer R2Ts after its request.
 func (c *conn) awaitR2Ts(f *function, wait time.Duration) {
+	end := time.Now().Add(wait) // before the alarm goes off, or nobody would wake us after it
 	timer := c.alarm(wait)
 	defer timer.Stop()
 	c.mu.Lock()
 	defer c.unlock()
-	for end := time.Now().Add(wait); c.state == stateFull && time.Now().Before(end); c.changed.Wait() {
+	for ; c.state == stateFull && time.Now().Before(end); c.changed.Wait() {
 		asked := false
 		for _, t := range c.tasks {
 			asked = asked || f.affects(t) && t.out.asked > 0
