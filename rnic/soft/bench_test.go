@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,33 +162,49 @@ func (r *rawTCP) pingPong(b *testing.B, size, n int) time.Duration {
 	return time.Since(begin)
 }
 
-// side is one end of a benchmark's connection. Its completions arrive in done, which its handler fills.
+// side is one end of a connection whose handler changes from round to round.
 type side struct {
 	pd      rnic.PD
 	cq      rnic.CQ
 	mr      rnic.MR
 	qp      rnic.QP
-	handler func([]rnic.Completion) // of the round under way
+	handler atomic.Pointer[func([]rnic.Completion)]
 }
+
+func (s *side) handle(f func([]rnic.Completion)) { s.handler.Store(&f) }
 
 type benchConn struct{ client, server *side }
 
 // benchPair connects two devices over loopback. emss, if not 0, limits FPDUs to a segment of that size.
 func benchPair(b testing.TB, opts *rnic.LinkOptions, emss int) *benchConn {
 	dev := newDevice(b, soft.Config{Network: emssNetwork{soft.TCP{}, emss}})
-	ctx := context.Background()
-	newSide := func() *side {
-		s := &side{handler: func([]rnic.Completion) {}}
-		var err error
-		s.pd, err = dev.AllocPD()
+	domain := func() rnic.PD {
+		pd, err := dev.AllocPD()
 		require.NoError(b, err)
-		s.cq, err = dev.CreateCQ(rnic.CQConfig{Handler: func(wc []rnic.Completion) { s.handler(wc) }})
+		return pd
+	}
+	return joinSides(b, dev, opts, domain(), domain())
+}
+
+// benchPairOn connects once more, within the protection domains of a connection.
+func benchPairOn(b testing.TB, opts *rnic.LinkOptions, of *benchConn) *benchConn {
+	return joinSides(b, of.client.pd.Device(), opts, of.client.pd, of.server.pd)
+}
+
+func joinSides(b testing.TB, dev rnic.Device, opts *rnic.LinkOptions, client, server rnic.PD) *benchConn {
+	ctx := context.Background()
+	newSide := func(pd rnic.PD) *side {
+		s := &side{pd: pd}
+		s.handle(func([]rnic.Completion) {})
+		var err error
+		s.cq, err = dev.CreateCQ(rnic.CQConfig{Handler: func(wc []rnic.Completion) { (*s.handler.Load())(wc) }})
 		require.NoError(b, err)
 		s.mr, err = s.pd.AllocMR(64<<10, rnic.LocalWrite)
 		require.NoError(b, err)
 		return s
 	}
-	pr := &benchConn{newSide(), newSide()}
+	pr := &benchConn{newSide(client), newSide(server)}
+	depths := rnic.ConnParams{IRD: 16, ORD: 16}
 	ln, err := dev.Listen(ctx, "127.0.0.1:0", opts)
 	require.NoError(b, err)
 	defer ln.Close()
@@ -206,10 +223,10 @@ func benchPair(b testing.TB, opts *rnic.LinkOptions, emss int) *benchConn {
 			if s.qp, err = r.CreateQP(rnic.QPConfig{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq}); err != nil {
 				return err
 			}
-			return r.Accept(ctx, rnic.ConnParams{})
+			return r.Accept(ctx, depths)
 		}()
 	}()
-	_, err = k.Connect(ctx, rnic.ConnParams{})
+	_, err = k.Connect(ctx, depths)
 	require.NoError(b, err)
 	require.NoError(b, <-errs)
 	return pr
@@ -220,16 +237,16 @@ func (pr *benchConn) writes(b testing.TB, src, sink rnic.MR, n int) time.Duratio
 	const window = 4
 	c, s := pr.client, pr.server
 	arrived, failed := make(chan struct{}, 1), make(chan error, 16)
-	s.handler = func(wc []rnic.Completion) {
+	s.handle(func(wc []rnic.Completion) {
 		if wc[0].Err != nil {
 			failed <- wc[0].Err
 		}
 		arrived <- struct{}{}
-	}
+	})
 	wr := &rnic.SendWR{Op: rnic.OpWrite, Flags: rnic.Signaled, SGE: []rnic.SGE{{MR: src, Len: message}}, RemoteSTag: sink.STag(), RemoteAddr: sink.Addr()}
 	last := &rnic.SendWR{Op: rnic.OpSend}
 	posted := min(window, n)
-	c.handler = func(wc []rnic.Completion) {
+	c.handle(func(wc []rnic.Completion) {
 		for i := range wc {
 			if wc[i].Err != nil {
 				failed <- wc[i].Err
@@ -246,7 +263,7 @@ func (pr *benchConn) writes(b testing.TB, src, sink rnic.MR, n int) time.Duratio
 				failed <- err
 			}
 		}
-	}
+	})
 	require.NoError(b, s.qp.PostRecv(&rnic.RecvWR{}))
 	begin := time.Now()
 	for range posted {
@@ -282,20 +299,20 @@ func (pr *benchConn) pingPong(b testing.TB, size, n int) time.Duration {
 			}
 		}
 	}
-	s.handler = bounce(s, func() bool { return true })
-	c.handler = bounce(c, func() bool {
+	s.handle(bounce(s, func() bool { return true }))
+	c.handle(bounce(c, func() bool {
 		if left--; left == 0 {
 			done <- nil
 		}
 		return left > 0
-	})
+	}))
 	require.NoError(b, c.qp.PostRecv(&rnic.RecvWR{SGE: []rnic.SGE{{MR: c.mr, Len: size}}}))
 	require.NoError(b, s.qp.PostRecv(&rnic.RecvWR{SGE: []rnic.SGE{{MR: s.mr, Len: size}}}))
 	begin := time.Now()
 	require.NoError(b, c.qp.PostSend(&rnic.SendWR{Op: rnic.OpSend, SGE: []rnic.SGE{{MR: c.mr, Len: size}}}))
 	require.NoError(b, <-done)
 	took := time.Since(begin)
-	s.handler = func([]rnic.Completion) {}
+	s.handle(func([]rnic.Completion) {})
 	return took
 }
 
