@@ -89,6 +89,7 @@ type Domain struct {
 	conns   map[*Datamover]struct{}
 	users   int // connections, lent buffers, PDUs that were not released
 	closing bool
+	freeing bool
 	freed   chan struct{} // closed once everything was given back to the device
 	freeErr error
 }
@@ -193,11 +194,11 @@ func (d *Domain) leave(c *Datamover) {
 // maybeFree frees everything, once, if the domain is closing and nobody uses it.
 func (d *Domain) maybeFree() {
 	d.mu.Lock()
-	if !d.closing || d.users > 0 {
+	if !d.closing || d.users > 0 || d.freeing {
 		d.mu.Unlock()
 		return
 	}
-	d.users = -1 << 30 // only once: no user can come any more
+	d.freeing = true
 	d.mu.Unlock()
 	d.freeErr = errors.Join(d.receives.close(), d.buffers.close(), d.pd.Close())
 	close(d.freed)

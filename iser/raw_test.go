@@ -270,3 +270,14 @@ func enterInitiator(t testing.TB, p *peer, i *iser.Datamover, n *notes, keys *is
 	i.NoticeKeyValues(keys)
 	require.NoError(t, i.EnableDatamover(nil))
 }
+
+// sendOf is a Send of a message that the peer keeps registered until the test ends.
+func sendOf(p *peer, msg []byte) *rnic.SendWR {
+	if len(msg) == 0 {
+		return &rnic.SendWR{Op: rnic.OpSend}
+	}
+	mr, err := p.pd.RegisterMR(append([]byte(nil), msg...), 0)
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { _ = mr.Deregister() })
+	return &rnic.SendWR{Op: rnic.OpSend, SGE: []rnic.SGE{{MR: mr, Len: len(msg)}}}
+}
