@@ -137,6 +137,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"must be 8 or 16":            {NAA: []byte{0x30}},
 		"NAA 3h does not have 16":    {NAA: append([]byte{0x30}, make([]byte, 15)...)},
 		"is no multiple of the bloc": {MaxTransfer: 1000},
+		"above 1 GiB":                {MaxTransfer: 1<<30 + 512},
 	} {
 		_, err := scsi.NewLU(s, cfg)
 		assert.ErrorContains(t, err, want)

@@ -50,7 +50,8 @@ type LUConfig struct {
 	Provisioning Provisioning
 	// Rotational reports a rotating medium; a store that says it is one does so, too.
 	Rotational bool
-	// MaxTransfer is the most octets that one READ, WRITE or VERIFY may move; 0 is 32 MiB.
+	// MaxTransfer is the most octets that one READ, WRITE, WRITE SAME or VERIFY may move or change,
+	// at most 1 GiB; 0 is 32 MiB.
 	MaxTransfer int
 	// Log is told of what an operator should know (a failed flush, a size that is no multiple of
 	// the block); nil is nothing.
@@ -172,6 +173,9 @@ func (c *LUConfig) complete(info store.Info) error {
 	}
 	if c.MaxTransfer < c.BlockSize || c.MaxTransfer%c.BlockSize != 0 {
 		return fmt.Errorf("scsi: maximum transfer of %d octets is no multiple of the block size %d", c.MaxTransfer, c.BlockSize)
+	}
+	if c.MaxTransfer > 1<<30 {
+		return fmt.Errorf("scsi: maximum transfer of %d octets is above 1 GiB", c.MaxTransfer)
 	}
 	c.ReadOnly = c.ReadOnly || info.ReadOnly
 	c.Rotational = c.Rotational || info.Rotational

@@ -98,6 +98,14 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			}
 		}), s.Info().Kind)
 	}
+	assert.Zero(t, testing.AllocsPerRun(5, func() {
+		if err := file.WriteFUA(p, 4096); err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}))
 }
 
 func TestFileLastsOverReopening(t *testing.T) {
