@@ -429,3 +429,62 @@ func TestMisuse(t *testing.T) {
 		s.silent()
 	})
 }
+
+// TestAbortedDataInIsNotNotified: once its task is forgotten a PutData with Notify, sent or not, ends without
+// a word and its buffer is released here.
+func TestAbortedDataInIsNotNotified(t *testing.T) {
+	play(t, true, 6000, params(), func(s *script) {
+		bufs := map[uint64]iscsi.Buffer{}
+		for k := range uint64(6) { // the second does not fit in the stream any more
+			bufs[k] = s.alloc(4096)
+			require.NoError(t, s.d.PutData(&iscsi.DataIn{
+				ITT: 5 + uint32(k%2), TTT: iscsi.ReservedTag, DataSN: uint32(k / 2), Buf: bufs[k], Len: 4096, Notify: true, Tag: k,
+			}))
+		}
+		require.Equal(t, event{itt: 5, tag: 0}, s.event(), "sent before its task was forgotten")
+		bufs[0].Release()
+		s.d.DeallocateTaskResources(5)
+		for range 6 {
+			require.Len(t, s.receive().Data, 4096)
+		}
+		for _, k := range []uint64{1, 3, 5} {
+			require.Equal(t, event{itt: 6, tag: k}, s.event())
+		}
+		s.quiet()
+		require.Equal(t, 3, s.d.Lent(), "2 and 4 are released, 1, 3 and 5 are ours")
+		for _, k := range []uint64{1, 3, 5} {
+			bufs[k].Release()
+		}
+	})
+}
+
+// TestUnsentDataInIsReleased: a connection that ends gives back what it took over.
+func TestUnsentDataInIsReleased(t *testing.T) {
+	for _, peerGoes := range []bool{false, true} {
+		play(t, true, 1000, params(), func(s *script) {
+			for k := range uint32(5) {
+				require.NoError(t, s.d.PutData(&iscsi.DataIn{ITT: k, TTT: iscsi.ReservedTag, Buf: s.alloc(4096), Len: 4096, More: k == 4}))
+			}
+			synctest.Wait()
+			require.Equal(t, 5, s.d.Lent())
+			if peerGoes {
+				require.NoError(t, s.peer.Close())
+			} else {
+				s.d.ConnectionTerminate(false)
+			}
+			<-s.d.Done()
+			require.Zero(t, s.d.Lent())
+		})
+	}
+}
+
+// TestPromiseOfMoreIsNotKept: a graceful end sends what was held back.
+func TestPromiseOfMoreIsNotKept(t *testing.T) {
+	play(t, true, 1<<20, params(), func(s *script) {
+		require.NoError(t, s.d.PutData(&iscsi.DataIn{ITT: 5, TTT: iscsi.ReservedTag, Buf: s.alloc(100), Len: 100, More: true}))
+		s.silent()
+		s.d.ConnectionTerminate(true)
+		require.Len(t, s.receive().Data, 100)
+		s.end()
+	})
+}
