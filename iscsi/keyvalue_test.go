@@ -126,6 +126,7 @@ func TestNamesHaveOneForm(t *testing.T) {
 		"eui.02004567A425678D":                 "eui.02004567a425678d",
 		"naa.52004567BA64678D":                 "naa.52004567ba64678d",
 		"NAA.62004567BA64678D0123456789ABCDEF": "naa.62004567ba64678d0123456789abcdef",
+		"iqn.2026-11.com.example:Node_1":       "iqn.2026-11.com.example:node_1",
 		DiscoveryTarget:                        DiscoveryTarget,
 	} {
 		got, err := NormalizeName(in)
@@ -137,7 +138,7 @@ func TestNamesHaveOneForm(t *testing.T) {
 	}
 	for _, in := range []string{
 		"", "iqn", "iqn.", "iqn.2026-13.com.example", "iqn.2026-00.com.example", "iqn.26-11.com.example", "iqn.2026-11.", "iqn.2026-11.:x", "iqn.20x6-11.com",
-		"eui.0200", "eui.02004567A425678G", "naa.52004567BA64678", "disk1", "iqn.2026-11.com.example:a b", "iqn.2026-11.com.example:a/b", "iqn.2026-11.com.example:a_b",
+		"eui.0200", "eui.02004567A425678G", "naa.52004567BA64678", "disk1", "iqn.2026-11.com.example:a b", "iqn.2026-11.com.example:a/b",
 		"iqn.2026-11.com.example:a\x00", "iqn.2026-11.com.example:\xff", "iqn.2026-11.com.example:" + strings.Repeat("x", 200),
 	} {
 		_, err := NormalizeName(in)

@@ -20,7 +20,8 @@ var ErrName = errors.New("iscsi: not an iSCSI name")
 // or a person, goes through here once, at the edge.
 //
 // The forms are iqn.yyyy-mm.reversed.domain[:string], eui. with 16 hexadecimal digits and naa. with 16 or 32
-// (RFC 7143, section 4.2.7.3). Characters beyond ASCII are taken as they are if they have no case to fold.
+// (RFC 7143, section 4.2.7.3). Characters beyond ASCII are taken as they are if they have no case to fold. So is the
+// underscore, which the profile forbids: hosts are named with it all the same, and other targets let them in.
 func NormalizeName(name string) (string, error) {
 	n := strings.ToLower(name)
 	if max(len(n), len(name)) > MaxNameLen { // folding may lengthen a name beyond ASCII
@@ -28,7 +29,7 @@ func NormalizeName(name string) (string, error) {
 	}
 	bad := func(why string) (string, error) { return "", fmt.Errorf("%w: %q: %s", ErrName, name, why) }
 	for _, r := range n {
-		if r <= 0x2c || r == 0x2f || r >= 0x3b && r <= 0x60 || r >= 0x7b && r <= 0xa0 || r == 0xfffd {
+		if r <= 0x2c || r == 0x2f || r >= 0x3b && r <= 0x60 && r != '_' || r >= 0x7b && r <= 0xa0 || r == 0xfffd {
 			return bad(fmt.Sprintf("character %q", r))
 		}
 	}

@@ -49,8 +49,6 @@ func validateRequest(p *PDU) (string, RejectReason) {
 			return "F is not set", invalid
 		case h.ITT() == ReservedTag && !h.Immediate():
 			return "reserved ITT without I", invalid
-		case h.ITT() != ReservedTag && h.TTT() != ReservedTag:
-			return "both ITT and TTT", invalid
 		}
 	case OpSCSICommand:
 		return validateCommand(p)

@@ -13,15 +13,17 @@ type control struct {
 	bhs   [iscsi.BHSLen]byte
 	data  []byte
 	err   error
-	abort bool // it has to stop tasks: they end with its answer
+	abort bool // it has to stop tasks: they end before its answer is told
+	next  *control
 	stops func(*Request) bool
 }
 
 func newControl() *control { return &control{wake: make(chan struct{})} }
 
-func (c *control) end(err error) {
-	c.err = err
-	close(c.wake)
+// endControl lets c end with err when mu is released, after the requests that end with it.
+func (s *Session) endControl(c *control, err error) {
+	c.err, c.next = err, s.answered
+	s.answered = c
 }
 
 // sendControl gives a request a tag and sends it; mu is held. A non-immediate one takes the next CmdSN unless it has brought its own.
@@ -84,7 +86,10 @@ func (s *Session) answer(p *iscsi.PDU) {
 	if c.abort {
 		s.tasksStopped(p, c)
 	}
-	c.end(nil)
+	if p.Opcode() == iscsi.OpLogoutRsp && s.leaving == nil {
+		s.leaving = ErrClosed
+	}
+	s.endControl(c, nil)
 }
 
 // Ping sends a NOP-Out and waits for its answer.

@@ -50,7 +50,6 @@ type fake struct {
 	freed     bool
 	enabled   bool
 	buffers   atomic.Int64
-	log       []string
 }
 
 type item struct {

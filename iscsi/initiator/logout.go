@@ -70,6 +70,7 @@ func (s *Session) targetWantsLogout() {
 		return
 	}
 	drained := s.drain()
+	s.leaving = ErrLogoutRequested
 	go func() {
 		<-drained
 		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AbortTimeout)

@@ -45,8 +45,17 @@ const maxTransfer = 512 << 10
 // LUN is the logical unit of a number.
 func (s *Session) LUN(n uint16) *LUN { return s.LUNOf(scsi.EncodeLUN(int(n))) }
 
-// LUNOf is the logical unit of a LUN as it stands on the wire, as ReportLUNs tells them.
-func (s *Session) LUNOf(lun uint64) *LUN { return &LUN{s: s, lun: lun} }
+// LUNOf is the logical unit of a LUN as it stands on the wire, as ReportLUNs tells them. It is the same one each time.
+func (s *Session) LUNOf(lun uint64) *LUN {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.luns[lun]
+	if l == nil {
+		l = &LUN{s: s, lun: lun}
+		s.luns[lun] = l
+	}
+	return l
+}
 
 // Result is how a command sent by Do ended.
 type Result struct {

@@ -204,7 +204,7 @@ func (s *Session) rejected(p *iscsi.PDU) {
 		if !h.Immediate() {
 			s.plug(h.CmdSN())
 		}
-		c.end(err)
+		s.endControl(c, err)
 	}
 }
 

@@ -19,8 +19,8 @@ type Request struct {
 	// In takes InLen octets, Out gives OutLen; buffers from Session.Alloc are used in place. They stay the owner's.
 	In, Out       iscsi.Buffer
 	InLen, OutLen int
-	// Done is called when the command has ended, on the goroutine that reads the connection: it must not block, but may
-	// submit. nil is for the package's own use.
+	// Done is called when the command has ended, on the goroutine that reads the connection (or in Submit or Cancel, if
+	// it never was on its way): it must not block, but may submit. nil is for the package's own use.
 	Done func(*Request)
 	// Context is the owner's.
 	Context any

@@ -38,7 +38,10 @@ type Session struct {
 	queue    requestList
 	inFlight int
 	ended    requestList // to be completed when mu is released
+	answered *control    // likewise, after those
+	leaving  error       // why it was logged out, from when the target's answer is due
 	idle     []*Request
+	luns     map[uint64]*LUN
 	drained  chan struct{} // closed when a logout may go out: no command queued or in flight
 	strays   int
 
@@ -69,7 +72,7 @@ func newSession(dm iscsi.Datamover, cfg Config) *Session {
 	s := &Session{
 		dm: dm, cfg: cfg, log: cfg.Log, info: dm.Info(),
 		up: make(chan struct{}), done: make(chan struct{}),
-		slots: make([]slot, cfg.QueueDepth+controlSlots),
+		slots: make([]slot, cfg.QueueDepth+controlSlots), luns: make(map[uint64]*LUN),
 	}
 	for i := len(s.slots) - 1; i >= 0; i-- {
 		s.slots[i].index = uint16(i)
@@ -167,7 +170,7 @@ func (s *Session) ending() bool { return s.state >= sessionEnding }
 
 // endLocked leaves the session to finish once the connection goes down.
 func (s *Session) endLocked(err error) {
-	told := s.state == sessionLogin || errors.Is(err, ErrClosed) // to the caller of Login or Close
+	told := s.state == sessionLogin || errors.Is(err, ErrClosed) || errors.Is(err, ErrLogoutRequested) // to the caller of Login or Close
 	s.state, s.cause = sessionEnding, err
 	if !told {
 		s.log.Warn("iscsi session ends", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "cause", err)
@@ -195,7 +198,7 @@ func (s *Session) finish() {
 		case sl.ctl != nil:
 			c := sl.ctl
 			s.freeSlot(sl)
-			c.end(err)
+			s.endControl(c, err)
 		}
 	}
 	s.checkDrained()
@@ -205,8 +208,8 @@ func (s *Session) finish() {
 
 // unlock releases mu and then completes the requests that ended under it.
 func (s *Session) unlock() {
-	list := s.ended
-	s.ended = requestList{}
+	list, controls := s.ended, s.answered
+	s.ended, s.answered = requestList{}, nil
 	s.mu.Unlock()
 	for r := list.head; r != nil; r = list.head {
 		list.remove(r) // r is its owner's again
@@ -215,6 +218,9 @@ func (s *Session) unlock() {
 		} else {
 			r.wake <- struct{}{}
 		}
+	}
+	for c := controls; c != nil; c = c.next {
+		close(c.wake)
 	}
 }
 
@@ -242,7 +248,10 @@ func (s *Session) freeSlot(sl *slot) {
 func (s *Session) ConnectionTerminateNotify(err error) {
 	s.mu.Lock()
 	if !s.ending() {
-		if err == nil {
+		switch {
+		case s.leaving != nil: // after a logout either side may be the first to close
+			err = s.leaving
+		case err == nil:
 			err = errors.New("closed by the target")
 		}
 		s.endLocked(err)
