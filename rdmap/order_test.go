@@ -110,7 +110,7 @@ func TestReadSeesWhatCameBefore(t *testing.T) { // RFC 5040, section 5.5, rules 
 // TestResponsesInOrder: Reads and Atomics are answered in the order of the requests, messages are not interleaved.
 func TestResponsesInOrder(t *testing.T) { // RFC 5040, section 5.5, rule 20; RFC 7306, sections 5.4 and 7
 	inBubble(t, func(t *testing.T) {
-		r, s := rawPair(t, Config{IRD: 3}, mpa.Options{}, allRights)
+		r, s := rawPair(t, Config{IRD: 4}, mpa.Options{}, allRights)
 		s.run()
 		stag := s.region.STag()
 		req := func(msn uint32) []byte {
@@ -121,25 +121,24 @@ func TestResponsesInOrder(t *testing.T) { // RFC 5040, section 5.5, rule 20; RFC
 			req(3), atomicRequest(4, AtomicFields{ID: 78, STag: stag, TO: s.to(8), Data: 1}), req(5),
 			readRequest(6, ReadRequestFields{SinkSTag: 0xffffffff, SinkTO: 99}),
 		)
-		// IRD 3 holds three Reads and three Atomics; the fourth Read is the peer's error unless one was answered.
+		// IRD 4 holds four Reads and, apart from them, four Atomics.
 		var got []uint32
-		for len(got) < 5 {
+		for len(got) < 6 {
 			u := r.next()
 			require.NotNil(t, u)
-			if ddp.Control(u).Tagged() {
-				if ddp.Control(u).Last() {
-					got = append(got, uint32(ddp.Tagged(u).STag()))
-				}
+			if !ddp.Control(u).Tagged() {
+				require.Equal(t, OpAtomicResponse, Control(u[1]).Opcode())
+				a := AtomicResponse(u[ddp.UntaggedLen:])
+				require.EqualValues(t, a.ID()-77, a.Original())
+				got = append(got, a.ID())
 				continue
 			}
-			if Control(u[1]).Opcode() == OpTerminate {
-				break
+			require.Equal(t, OpReadResponse, Control(u[1]).Opcode())
+			if ddp.Control(u).Last() {
+				got = append(got, uint32(ddp.Tagged(u).STag()))
 			}
-			a := AtomicResponse(u[ddp.UntaggedLen:])
-			require.EqualValues(t, a.ID()-77, a.Original())
-			got = append(got, a.ID())
 		}
-		assert.Equal(t, []uint32{1, 77, 3, 78, 5}[:len(got)], got)
+		assert.Equal(t, []uint32{1, 77, 3, 78, 5, 0xffffffff}, got)
 	})
 }
 
