@@ -31,7 +31,8 @@ func moveData(t *testing.T, m Maker, n int) error {
 	b := &heap{t: t, b: make([]byte, n)}
 	err := cl.do(true, n, 0, 0, b)
 	if err == nil {
-		err = cl.do(true, n, min(n, 1000), 5000, b)
+		first := min(n, 1000)
+		err = cl.do(true, n, first, min(n-first, 5000), b)
 	}
 	if err == nil {
 		clear(b.b)
