@@ -114,7 +114,10 @@ func Accept(ctx context.Context, req rnic.Request, cfg Config) (*Datamover, erro
 	if m := d.dom.attr.MaxORD; m > 0 {
 		ord = min(ord, m)
 	}
-	if info.PeerIRD != unnegotiated {
+	switch {
+	case info.NoDepths:
+		ord = min(ord, 1) // what an initiator that expects R2Ts serves at least (RFC 7145, section 5.1.1)
+	case info.PeerIRD != unnegotiated:
 		ord = min(ord, info.PeerIRD)
 	}
 	if ord == 0 && !d.cfg.AllowNoReads {

@@ -63,6 +63,8 @@ type server struct {
 	g    *iser.Datamover
 	bufs map[uint64]iscsi.Buffer
 	tag  uint64
+	in   iscsi.DataIn // reused: PutData and SendControl take copies
+	rsp  iscsi.PDU
 }
 
 func (s *server) ControlNotify(p *iscsi.PDU) {
@@ -82,7 +84,8 @@ func (s *server) ControlNotify(p *iscsi.PDU) {
 			return
 		}
 		if c.Read() {
-			if s.g.PutData(&iscsi.DataIn{ITT: itt, Buf: buf, Len: n, More: true}) == nil {
+			s.in = iscsi.DataIn{ITT: itt, Buf: buf, Len: n, More: true}
+			if s.g.PutData(&s.in) == nil {
 				s.respond(itt)
 			}
 			return
@@ -100,7 +103,8 @@ func (s *server) ControlNotify(p *iscsi.PDU) {
 }
 
 func (s *server) respond(itt uint32) {
-	_ = s.g.SendControl(&iscsi.PDU{BHS: [48]byte(bhs(iscsi.OpSCSIResponse, 0x80, itt))}, nil)
+	s.rsp.BHS = [48]byte(bhs(iscsi.OpSCSIResponse, 0x80, itt))
+	_ = s.g.SendControl(&s.rsp, nil)
 }
 
 func (s *server) DataCompletionNotify(itt uint32, tag uint64, err error) {

@@ -92,16 +92,15 @@ func (l *opList) take(match func(*op) bool) (out opList) {
 
 // queues are a connection's outgoing work; Datamover.mu guards them.
 type queues struct {
-	ops      []*op // by ID
-	freeOp   *op
-	waiting  opList
-	reads    opList
-	posted   opList
-	nPosted  int
-	nReads   int  // RDMA Reads posted
-	hold     bool // the last call promised more at once
-	fence    bool // reads of a forgotten task are under way: the next PDU waits for them
-	maxSends int
+	ops     []*op // by ID
+	freeOp  *op
+	waiting opList
+	reads   opList
+	posted  opList
+	nPosted int
+	nReads  int  // RDMA Reads posted
+	hold    bool // the last call promised more at once
+	fence   bool // reads of a forgotten task are under way: the next PDU waits for them
 }
 
 // newOp returns an empty op.

@@ -412,3 +412,18 @@ func TestNoReads(t *testing.T) {
 	require.ErrorIs(t, wait(t, n.ended), iser.ErrNoReads)
 	b.Release()
 }
+
+// TestWithoutEnhancedStartup: a peer of MPA revision 1 tells no IRD; one Read at a time is what it serves for sure.
+func TestWithoutEnhancedStartup(t *testing.T) {
+	w := newWorld(t, setup{link: &rnic.LinkOptions{Revision: 1, Enhanced: rnic.Off}})
+	p, g, n := w.rawInitiator(t, linux, 4)
+	enter(t, p, g, n, params())
+	require.Equal(t, "1", fact(g, "reads outstanding at most"))
+	p.send(pdu(header(p.data.STag(), 0, p.data.Addr(), 0), command(0xa1, 9, 4096), nil))
+	wait(t, n.pdus)
+	b, err := g.Alloc(4096)
+	require.NoError(t, err)
+	require.NoError(t, g.GetData(&iscsi.DataOut{ITT: 9, Buf: b, Len: 4096}))
+	require.NoError(t, wait(t, n.done))
+	b.Release()
+}

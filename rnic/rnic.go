@@ -279,6 +279,9 @@ type ConnInfo struct {
 	// PeerIRD and PeerORD are the peer's offers as they came; IRD and ORD are in force on this side.
 	PeerIRD, PeerORD int
 	IRD, ORD         int
+	// NoDepths tells that the peer offered no IRD and ORD, because its startup is not the enhanced one:
+	// PeerIRD and PeerORD then mean nothing, and the consumers have to agree by other means.
+	NoDepths bool
 	// Link has "mpa revision", "crc", "markers out", … for people to read; order is stable.
 	Link []LinkFact
 }

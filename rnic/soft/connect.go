@@ -196,7 +196,7 @@ func (d *Device) newRequest(ctx context.Context, conn net.Conn, read []byte, opt
 func (r *request) Info() rnic.ConnInfo {
 	return rnic.ConnInfo{
 		LocalAddr: r.conn.LocalAddr(), RemoteAddr: r.conn.RemoteAddr(),
-		PrivateData: r.req.PrivateData, PeerIRD: r.req.IRD, PeerORD: r.req.ORD,
+		PrivateData: r.req.PrivateData, PeerIRD: r.req.IRD, PeerORD: r.req.ORD, NoDepths: !r.req.Enhanced,
 		Link: []rnic.LinkFact{
 			{Name: "mpa revision", Value: strconv.Itoa(r.req.Revision)},
 			{Name: "enhanced", Value: yesNo(r.req.Enhanced)},
@@ -360,7 +360,7 @@ func (d *Device) streamConfig(p *mpa.Params, o *rnic.LinkOptions, info rnic.Conn
 func (d *Device) connInfo(nc net.Conn, sock mpa.Socket, c *mpa.Conn, p *mpa.Params) rnic.ConnInfo {
 	info := rnic.ConnInfo{
 		LocalAddr: nc.LocalAddr(), RemoteAddr: nc.RemoteAddr(), PrivateData: p.PrivateData,
-		PeerIRD: p.PeerIRD, PeerORD: p.PeerORD, IRD: p.IRD, ORD: p.ORD,
+		PeerIRD: p.PeerIRD, PeerORD: p.PeerORD, IRD: p.IRD, ORD: p.ORD, NoDepths: !p.Enhanced,
 	}
 	if info.IRD == mpa.UlpNegotiates {
 		info.IRD = d.attr.MaxIRD
