@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"goiwarp/iscsi"
@@ -179,38 +180,47 @@ func (s *Session) tasksStopped(p *iscsi.PDU, c *control) {
 	}
 }
 
-// cancel gives up a command whose caller's context has ended, and returns when its buffers are the caller's again: at once if
-// it was not sent yet, else when the target has answered ABORT TASK, or the session has ended because it did not.
+// cancel gives up a command whose caller's context has ended, and returns when its buffers are the caller's again.
 func (s *Session) cancel(ctx context.Context, r *Request) {
+	s.stop(r)
+	<-r.wake
+	if errors.Is(r.Err, ErrAborted) {
+		r.Err = context.Cause(ctx)
+	}
+}
+
+// stop ends a command early: at once if it was not sent yet, else when the target has answered ABORT TASK, or the session has ended
+// because it did not. A target need not take more than one such request at a time (RFC 7143, section 4.2.2.1), so
+// they take turns.
+func (s *Session) stop(r *Request) {
 	s.mu.Lock()
-	switch r.state {
-	case requestQueued:
+	if r.state == requestQueued {
 		s.queue.remove(r)
-		s.endRequest(r, context.Cause(ctx))
+		s.endRequest(r, ErrAborted)
 		s.checkDrained()
-		s.unlock()
-		<-r.wake
-		return
-	case requestSent:
-	case requestIdle, requestEnded:
-		s.unlock()
-		<-r.wake
+	}
+	sent, itt := r.state == requestSent, r.itt
+	s.unlock()
+	if !sent {
 		return
 	}
+	s.abortTurn <- struct{}{}
+	defer func() { <-s.abortTurn }()
+	s.mu.Lock()
+	if sl := s.lookup(itt); sl == nil || sl.req != r {
+		s.unlock()
+		return // has ended meanwhile
+	}
 	c, err := s.manageLocked(iscsi.AbortTask, r.lun, r)
-	if err != nil && !s.ending() {
+	if err != nil {
 		s.failLocked(err)
 	}
 	s.unlock()
 	if err != nil {
-		<-r.wake
+		<-s.done
 		return
 	}
 	s.awaitAbort(c)
-	<-r.wake
-	if r.Err == ErrAborted {
-		r.Err = context.Cause(ctx)
-	}
 }
 
 // awaitAbort waits for the answer to ABORT TASK. Without one, or if it is no, the session is dropped: nothing else stops

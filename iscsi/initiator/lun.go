@@ -105,27 +105,7 @@ func (l *LUN) Submit(reqs ...*Request) error {
 
 // Cancel gives up a submitted command. It returns when the command has ended, and its Done been called. A command that was already on its
 // way is aborted at the target.
-func (l *LUN) Cancel(r *Request) {
-	s := l.s
-	s.mu.Lock()
-	switch r.state {
-	case requestQueued:
-		s.queue.remove(r)
-		s.endRequest(r, ErrAborted)
-		s.checkDrained()
-	case requestSent:
-		c, err := s.manageLocked(iscsi.AbortTask, r.lun, r)
-		if err != nil {
-			s.failLocked(err)
-			break
-		}
-		s.unlock()
-		s.awaitAbort(c)
-		return
-	case requestIdle, requestEnded:
-	}
-	s.unlock()
-}
+func (l *LUN) Cancel(r *Request) { l.s.stop(r) }
 
 // PrepareRead makes r a read of blocks into buf.
 func (l *LUN) PrepareRead(r *Request, lba uint64, blocks uint32, blockSize int, buf iscsi.Buffer) {

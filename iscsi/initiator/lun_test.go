@@ -286,8 +286,7 @@ func TestCancelOfASubmittedCommand(t *testing.T) {
 		l.Cancel(queued)
 		require.Equal(t, []string{"queued"}, ended)
 		l.Cancel(sent)
-		synctest.Wait()
-		require.Equal(t, []string{"queued", "sent"}, ended)
+		require.Equal(t, []string{"queued", "sent"}, ended, "Done was called before Cancel returned")
 		l.Cancel(sent) // has ended: nothing to do
 		require.Error(t, l.Submit(&Request{}), "no Done")
 	})
@@ -445,4 +444,36 @@ func BenchmarkReadBuf(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+func TestManyAbortsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.window, f.tgt.Window = 64, 64
+		open := 0
+		abortScript(f, func(f *fake, _ *held, req iscsi.TaskMgmtRequest) {
+			if open++; open > 1 {
+				panic("a second task management request before the first was answered")
+			}
+			f.do(func() {
+				open--
+				f.answerTask(req.ITT(), iscsi.TaskComplete)
+			})
+		})
+		s, err := Login(context.Background(), f, testConfig())
+		require.NoError(t, err)
+		defer s.Close()
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 100)
+		for range 100 { // some of them still wait for the window
+			go func() { ended <- s.LUN(0).TestUnitReady(ctx) }()
+		}
+		synctest.Wait()
+		cancel()
+		for range 100 {
+			require.ErrorIs(t, <-ended, context.Canceled)
+		}
+		require.NoError(t, s.Ping(context.Background()), "the session lives")
+		require.Zero(t, s.inFlight)
+	})
 }

@@ -45,8 +45,10 @@ type Session struct {
 	drained  chan struct{} // closed when a logout may go out: no command queued or in flight
 	strays   int
 
-	// text is held for the length of a text exchange, of which a connection has one at a time.
-	text sync.Mutex
+	// abortTurn is held while an ABORT TASK waits for its answer.
+	abortTurn chan struct{}
+	// textTurn is held for the length of a text exchange, of which a connection has one at a time.
+	textTurn chan struct{}
 }
 
 type sessionState uint8
@@ -72,7 +74,7 @@ func newSession(dm iscsi.Datamover, cfg Config) *Session {
 	s := &Session{
 		dm: dm, cfg: cfg, log: cfg.Log, info: dm.Info(),
 		up: make(chan struct{}), done: make(chan struct{}),
-		slots: make([]slot, cfg.QueueDepth+controlSlots), luns: make(map[uint64]*LUN),
+		slots: make([]slot, cfg.QueueDepth+controlSlots), luns: make(map[uint64]*LUN), abortTurn: make(chan struct{}, 1), textTurn: make(chan struct{}, 1),
 	}
 	for i := len(s.slots) - 1; i >= 0; i-- {
 		s.slots[i].index = uint16(i)

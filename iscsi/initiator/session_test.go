@@ -70,3 +70,42 @@ func TestLostConnectionEndsEverything(t *testing.T) {
 		s.Close()
 	})
 }
+
+func TestTargetClosesFirstAfterLogout(t *testing.T) { // RFC 7145, section 5.2: over iSER it does
+	for range 20 {
+		f := newFake()
+		f.script = func(f *fake, p *iscsi.PDU, _ *iscsi.TaskBuffers) bool {
+			if p.Opcode() != iscsi.OpLogoutReq {
+				return false
+			}
+			f.serve(p, nil)
+			f.hangUp(nil)
+			return true
+		}
+		s := start(t, f)
+		require.NoError(t, s.Logout(t.Context()))
+		require.ErrorIs(t, s.Err(), ErrClosed)
+	}
+}
+
+func TestCallbacksMaySubmit(t *testing.T) {
+	f := newFake()
+	s := start(t, f)
+	l := s.LUN(0)
+	left := 1000
+	done := make(chan error, 1)
+	r := &Request{CDB: scsi.TestUnitReady()}
+	r.Done = func(r *Request) {
+		if left--; left == 0 || r.Err != nil {
+			done <- r.Err
+			return
+		}
+		if err := l.Submit(r); err != nil {
+			done <- err
+		}
+	}
+	require.NoError(t, l.Submit(r))
+	require.NoError(t, <-done)
+	require.Zero(t, left)
+	require.Same(t, l, s.LUN(0))
+}

@@ -15,8 +15,12 @@ const (
 
 // Text sends text and returns the target's whole answer (RFC 7143, sections 11.10 and 11.11).
 func (s *Session) Text(ctx context.Context, t iscsi.Text) (iscsi.Text, error) {
-	s.text.Lock()
-	defer s.text.Unlock()
+	select {
+	case s.textTurn <- struct{}{}:
+		defer func() { <-s.textTurn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	var out iscsi.TextSplitter
 	out.Load(t)
 	in := iscsi.TextCollector{Limit: maxTextAnswer}
