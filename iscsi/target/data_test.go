@@ -257,3 +257,38 @@ func TestUnsolicitedOutOfSequence(t *testing.T) {
 		})
 	}
 }
+
+// TestDataAcrossPieces: a device server that asks for data-out across the pieces that it lies in gets it, and
+// a command that moves data both ways says so for both (RFC 7143, section 11.4.6).
+func TestDataAcrossPieces(t *testing.T) {
+	inBubble(t, nil, []store.Store{memory(t, 1<<20)}, func(t *testing.T, s *Server) {
+		p := connect(t, s)
+		p.login(normalKeys("MaxBurstLength", "512", "FirstBurstLength", "512")...)
+		p.settle(0)
+		const n = 12 // blocks: compared with 6144 octets, then written with as many
+		cdb := make([]byte, 16)
+		cdb[0], cdb[13] = 0x89, n // COMPARE AND WRITE
+		data := append(make([]byte, n*512), pattern(n*512, 9)...)
+		p.command(cmd{cdb: cdb, write: data})
+		require.Zero(t, p.response().Status())
+		p.command(cmd{cdb: read10(0, n), read: n * 512})
+		require.Zero(t, p.response().Status())
+		var got []byte
+		for _, x := range p.sent {
+			if x.in != nil {
+				got = append(got, x.data...)
+			}
+		}
+		require.NoError(t, same(data[n*512:], got))
+
+		bidi := p.request(cmd{cdb: read10(0, 1), write: make([]byte, 1024), immediate: 0})
+		iscsi.SCSICommand(bidi.BHS[:]).SetRead(true)
+		bidi.AHS = iscsi.AppendBidiReadLen(nil, 700)
+		p.inject(bidi)
+		r := p.response()
+		require.True(t, r.BidiUnderflow() && r.Underflow())
+		require.EqualValues(t, 188, r.BidiResidual())
+		require.EqualValues(t, 1024, r.Residual())
+		p.leave()
+	})
+}

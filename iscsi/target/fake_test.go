@@ -45,11 +45,12 @@ type fake struct {
 	lent     int
 	idle     map[int][]*fakeBuffer
 	out      map[uint32][]byte // the initiator's data-out, by ITT
-	holdGets bool              // GetData waits for answerGet
+	holdGets bool              // GetData waits for answerGets
+	late     bool              // held transfers have ended when their task is forgotten, and are told of after it
 	gets     []iscsi.DataOut
 	badGets  bool // GetData fails
 	holdPuts bool // Notify waits
-	puts     []func()
+	puts     []put
 	manual   bool // the test makes the upcalls, by pump
 	quiet    bool // nothing is recorded
 	due      []completion
@@ -251,14 +252,25 @@ func (f *fake) PutData(d *iscsi.DataIn) error {
 		f.due = append(f.due, completion{d.ITT, d.Tag})
 		return nil
 	}
-	itt, tag := d.ITT, d.Tag
-	tell := func() { f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(itt, tag, nil) }) }
-	if f.holdPuts {
-		f.puts = append(f.puts, tell)
-	} else {
-		tell()
+	f.puts = append(f.puts, put{completion{d.ITT, d.Tag}, b})
+	if !f.holdPuts {
+		f.tellPuts()
 	}
 	return nil
+}
+
+// put is a PutData that gives its buffer back.
+type put struct {
+	completion
+	buf *fakeBuffer
+}
+
+// tellPuts tells of the PutData that wait. f.mu is held.
+func (f *fake) tellPuts() {
+	for _, p := range f.puts {
+		f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(p.itt, p.tag, nil) })
+	}
+	f.puts = nil
 }
 
 func (f *fake) GetData(d *iscsi.DataOut) error {
@@ -293,7 +305,7 @@ func (f *fake) arrive(d iscsi.DataOut) {
 	f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(d.ITT, d.Tag, err) })
 }
 
-// answerGets lets the GetData that wait arrive.
+// answerGets lets the GetData that wait arrive, and tells of the PutData that do.
 func (f *fake) answerGets() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -301,11 +313,24 @@ func (f *fake) answerGets() {
 		f.arrive(d)
 	}
 	f.gets = nil
+	f.tellPuts()
 }
 
 func (f *fake) DeallocateTaskResources(itt uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.late {
+		return
+	}
+	puts := f.puts[:0]
+	for _, p := range f.puts {
+		if p.itt == itt {
+			f.release(p.buf)
+		} else {
+			puts = append(puts, p)
+		}
+	}
+	f.puts = puts
 	keep := f.gets[:0]
 	for _, d := range f.gets {
 		if d.ITT == itt {

@@ -10,10 +10,10 @@ import (
 // been released: others share the memory, and what PutData took over comes back unannounced.
 const memoryRetry = 2 * time.Millisecond
 
-// orphans bounds the transfers of forgotten tasks that a connection remembers. A transfer that had ended when its
-// task was forgotten is still told of and its buffer is ours; there is at most the one whose upcall waits for
-// the connection's mutex, and what a Datamover has gathered with it.
-const orphans = 64
+// maxOrphans bounds the transfers of forgotten tasks that a connection remembers: those that had ended when their task was
+// forgotten are still told of, and their buffers are ours. That can be few at a time, but which ones is
+// not known, so all that were under way are remembered, the oldest given up first.
+const maxOrphans = 4096
 
 // orphan is a transfer whose task has been forgotten.
 type orphan struct {
@@ -83,10 +83,11 @@ func (c *conn) watchMemory() {
 
 // adopt remembers a transfer of a task that is about to be forgotten. c.mu is held.
 func (c *conn) adopt(itt uint32, tag uint64, buf iscsi.Buffer) {
-	if c.orphans == nil {
-		c.orphans = make([]orphan, orphans)
+	if len(c.orphans) < maxOrphans {
+		c.orphans = append(c.orphans, orphan{itt, tag, buf})
+		return
 	}
-	c.orphans[c.orphanAt%orphans] = orphan{itt, tag, buf}
+	c.orphans[c.orphanAt%maxOrphans] = orphan{itt, tag, buf}
 	c.orphanAt++
 }
 

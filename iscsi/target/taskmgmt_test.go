@@ -18,7 +18,7 @@ import (
 func stalled(t *testing.T, f func(t *testing.T, s *Server, slow *storetest.DelayStore, m *store.Memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m := memory(t, 1<<20)
+		m := memory(t, 16<<20)
 		slow := storetest.Delay(m)
 		s := newServer(t, nil, slow, blocking(memory(t, 1<<20)))
 		f(t, s, slow, m)
@@ -337,5 +337,93 @@ func TestOrdered(t *testing.T) {
 		slow.Step()
 		require.Equal(t, c, p.response().ITT())
 		p.leave()
+	})
+}
+
+// TestAbortTransfersUnderWay: the buffers of an aborted task's transfers come back once, whether the Datamover releases
+// them or had them ended already and tells of it later.
+func TestAbortTransfersUnderWay(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		stalled(t, func(t *testing.T, s *Server, _ *storetest.DelayStore, _ *store.Memory) {
+			p := connect(t, s).disk()
+			p.mu.Lock()
+			p.holdGets, p.holdPuts, p.late = true, true, late
+			p.mu.Unlock()
+			sn := p.cmdSN
+			write := p.command(cmd{cdb: write10(0, 64), write: pattern(32768, 1)})
+			read := p.command(cmd{cdb: read10(0, 8000), read: 8000 * 512, lun: 0})
+			synctest.Wait()
+			p.tmf(iscsi.AbortTask, 0, write, sn)
+			require.Equal(t, iscsi.TaskComplete, p.managed())
+			p.tmf(iscsi.AbortTask, 0, read, sn+1)
+			require.Equal(t, iscsi.TaskComplete, p.managed())
+			p.command(cmd{itt: write, cdb: read10(0, 1), read: 512}) // the same tag, another task
+			require.Zero(t, p.response().Status())
+			p.answerGets()
+			synctest.Wait()
+			p.mu.Lock()
+			p.holdGets, p.holdPuts, p.late = false, false, false
+			p.mu.Unlock()
+			p.command(cmd{cdb: write10(0, 64), write: pattern(32768, 2)})
+			require.Zero(t, p.response().Status())
+			p.leave() // checks the buffers
+		})
+	}
+}
+
+// TestCutTransfersUnderWay: the same when the connection ends.
+func TestCutTransfersUnderWay(t *testing.T) {
+	stalled(t, func(t *testing.T, s *Server, _ *storetest.DelayStore, _ *store.Memory) {
+		p := connect(t, s).disk()
+		p.mu.Lock()
+		p.holdGets, p.holdPuts = true, true
+		p.mu.Unlock()
+		p.command(cmd{cdb: write10(0, 64), write: pattern(32768, 1)})
+		p.command(cmd{cdb: read10(0, 8000), read: 8000 * 512})
+		synctest.Wait()
+		p.cut(iscsi.ErrConnection)
+		require.ErrorIs(t, p.ended(), iscsi.ErrConnection)
+		synctest.Wait()
+		p.noLeak()
+		require.Empty(t, s.Status().Sessions)
+	})
+}
+
+// TestAbortWaiting: tasks that wait for memory, for a barrier, or for their turn are gone at once.
+func TestAbortWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := storetest.Delay(memory(t, 1<<20))
+		s := newServer(t, func(c *Config) { c.Limits.Workers = 1 }, slow, memory(t, 1<<20))
+		p := connect(t, s, func(p *peer) { p.limit = 24 << 10 }).disk()
+		slow.Hold(storetest.Read)
+		var itts []uint32
+		first := p.cmdSN
+		for i := range 6 {
+			attr := iscsi.AttrSimple
+			if i == 4 {
+				attr = iscsi.AttrOrdered
+			}
+			itts = append(itts, p.command(cmd{cdb: read10(0, 16), read: 8192, attr: attr}))
+		}
+		<-slow.Arrived()
+		gap := p.cmdSN
+		p.cmdSN++
+		p.command(cmd{cdb: read10(0, 1), read: 512}) // held: its number is not due
+		synctest.Wait()
+		for i := 5; i > 0; i-- {
+			p.tmf(iscsi.AbortTask, 0, itts[i], first+iscsi.SN(i))
+			require.Equal(t, iscsi.TaskComplete, p.managed())
+		}
+		p.tmf(iscsi.AbortTaskSet, 0, iscsi.ReservedTag, 0)
+		require.Equal(t, iscsi.TaskComplete, p.managed())
+		slow.Release()
+		filler := p.request(cmd{cdb: read10(0, 1), read: 512, cmdSN: &gap})
+		p.inject(filler)
+		require.Equal(t, iscsi.BHS(filler.BHS[:]).ITT(), p.response().ITT())
+		p.command(cmd{cdb: read10(0, 1), read: 512})
+		require.Equal(t, p.itt, p.response().ITT(), "the held one was given up, its number counts")
+		require.EqualValues(t, 6, s.Status().Sessions[0].Counters.Aborted)
+		p.leave()
+		require.NoError(t, s.Shutdown(context.Background()))
 	})
 }
