@@ -111,9 +111,16 @@ func TestQueueChecks(t *testing.T) { // RFC 5041, section 7.1
 		mo, n, size int
 		want        string
 	}{
-		{0, 0, 0, "ok"}, {0, 10, 10, "ok"}, {10, 0, 10, "ok"}, {4, 6, 10, "ok"},
-		{0, 11, 10, "untagged 5"}, {4, 7, 10, "untagged 5"}, {0, 1, 0, "untagged 5"},
-		{11, 0, 10, "untagged 4"}, {11, 1, 10, "untagged 4"}, {10, 1, 10, "untagged 4"},
+		{0, 0, 0, "ok"},
+		{0, 10, 10, "ok"},
+		{10, 0, 10, "ok"},
+		{4, 6, 10, "ok"},
+		{0, 11, 10, "untagged 5"},
+		{4, 7, 10, "untagged 5"},
+		{0, 1, 0, "untagged 5"},
+		{11, 0, 10, "untagged 4"},
+		{11, 1, 10, "untagged 4"},
+		{10, 1, 10, "untagged 4"},
 		{1<<32 - 1, 1, 10, "untagged 4"},
 	} {
 		assert.Equal(t, c.want, code(q.CheckMO(head(1, uint32(c.mo), false), c.n, c.size)), "%+v", c)

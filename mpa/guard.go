@@ -1,6 +1,7 @@
 package mpa
 
 import (
+	"io"
 	"time"
 
 	"goiwarp/internal/sock"
@@ -33,7 +34,10 @@ func (c *Conn) Drain(deadline time.Time) error {
 	for {
 		in.r, in.w = 0, 0
 		in.win.buffer(in.buf)
-		if _, err := c.sock.Read(&in.win); err != nil {
+		switch _, err := c.sock.Read(&in.win); {
+		case err == io.EOF:
+			return nil
+		case err != nil:
 			return err
 		}
 	}
