@@ -230,7 +230,7 @@ type pduPool struct {
 // poolRoom is the data room of a recycled PDU: sense data, or a header that is rejected.
 const poolRoom = 128
 
-// loudRejects is how many rejected PDUs of a connection are worth a warning each.
+// loudRejects is how many rejected PDUs, or task management functions, of a connection are worth a line each.
 const loudRejects = 16
 
 // poolMax is how many PDUs stay with a connection.

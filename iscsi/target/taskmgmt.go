@@ -1,6 +1,8 @@
 package target
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	"goiwarp/iscsi"
@@ -48,7 +50,11 @@ func (c *conn) manageTasks(p *iscsi.PDU) {
 	}
 	p.Release()
 	c.counters.Management++
-	c.log.Info("task management", "function", f.fn, "lun", f.lun>>48, "rtt", rtt)
+	level := slog.LevelInfo
+	if c.counters.Management > loudRejects {
+		level = slog.LevelDebug
+	}
+	c.log.Log(context.Background(), level, "task management", "function", f.fn, "lun", f.lun>>48, "rtt", rtt)
 
 	switch f.fn {
 	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.QueryTaskSet, iscsi.QueryAsyncEvent:
