@@ -344,3 +344,23 @@ func grouped(b []byte) string {
 	}
 	return strings.Join(s, " ")
 }
+
+// TestNoTerminateBeforeAValidFPDU: a responder whose first FPDU is damaged may send none of its own, so that it only closes.
+func TestNoTerminateBeforeAValidFPDU(t *testing.T) { // RFC 5044, section 7.1.2, rule 4
+	inBubble(t, func(t *testing.T) {
+		a, b := mpa.MemPipe(64 << 10)
+		tap := &wire{Socket: a, split: 1 << 20, flipAt: -1, cutAt: -1}
+		ca, cb := link(t, tap, b, mpa.Options{})
+		s := newSide(t, cb, Config{Role: Responder}, allRights, sideMem)
+		s.expect(0, 64, 1)
+		s.run()
+		tap.flipAt = tap.n + 30
+		r := &raw{t, ca}
+		r.send(untagged(true, OpSend, 0, 0, 1, 0, repeat('b', 60)))
+		assert.Nil(t, r.next())
+		assert.ErrorIs(t, s.rec.reason(), mpa.ErrCRC)
+		assert.Zero(t, cb.Stats().FPDUsOut)
+		m, _ := s.rec.count()
+		assert.Zero(t, m)
+	})
+}
