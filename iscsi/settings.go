@@ -1,6 +1,9 @@
 package iscsi
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -8,7 +11,7 @@ import (
 // Settings are what one side wants, or can do at most; the negotiation with the peer makes Params of them. The zero
 // value is good for both roles. Lengths are in octets.
 type Settings struct {
-	// HeaderDigest and DataDigest are the digests taken, in order of preference ("CRC32C", "None"). nil: an initiator
+	// HeaderDigest and DataDigest are the digests taken, in order of preference ("CRC32C", "None"). Empty: an initiator
 	// offers None, a target takes what the initiator likes best. Over RDMA they are always None.
 	HeaderDigest, DataDigest []string
 
@@ -29,7 +32,7 @@ type Settings struct {
 	// ProtocolLevel is the highest iSCSIProtocolLevel (RFC 7144, section 7.1.1). 0: an initiator says
 	// nothing (so it is 1), a target goes up to 2.
 	ProtocolLevel int
-	// TaskReporting are the ways of reporting task ends taken, in order of preference; nil: "RFC3720" alone, and an
+	// TaskReporting are the ways of reporting task ends taken, in order of preference; empty: "RFC3720" alone, and an
 	// initiator says nothing.
 	TaskReporting []string
 
@@ -44,6 +47,26 @@ type Settings struct {
 	TaggedBufferForSolicitedDataOnly bool
 	ISERHelloRequired                bool
 }
+
+// Check tells what in s cannot be said on the wire: a length out of its key's range, or a digest that nobody knows.
+func (s *Settings) Check() error {
+	for i := range keys {
+		k := &keys[i]
+		v := s.value(k.Name, RoleTarget, false)
+		if v != "" && !k.Valid(v) {
+			return fmt.Errorf("%w: %s=%s is out of range", ErrSettings, k.Name, v)
+		}
+	}
+	for _, d := range slices.Concat(s.HeaderDigest, s.DataDigest) {
+		if d != "CRC32C" && d != None {
+			return fmt.Errorf("%w: digest %q", ErrSettings, d)
+		}
+	}
+	return nil
+}
+
+// ErrSettings: Settings that no negotiation can be held with.
+var ErrSettings = errors.New("iscsi: impossible settings")
 
 // What is declared if Settings say nothing, in octets.
 const (
@@ -96,7 +119,7 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 	case KeyErrorRecoveryLevel:
 		return "0"
 	case KeyTaskReporting:
-		if s.TaskReporting == nil {
+		if len(s.TaskReporting) == 0 {
 			return "RFC3720"
 		}
 		return strings.Join(s.TaskReporting, ",")
@@ -124,7 +147,7 @@ func digestList(l []string, role Role, rdma bool) string {
 	switch {
 	case rdma:
 		return None
-	case l != nil:
+	case len(l) > 0:
 		return strings.Join(l, ",")
 	case role == RoleTarget:
 		return "CRC32C,None"
@@ -148,7 +171,7 @@ func (s *Settings) offers(k *Key, rdma bool) bool {
 	case KeyProtocolLevel:
 		return s.ProtocolLevel != 0
 	case KeyTaskReporting:
-		return s.TaskReporting != nil
+		return len(s.TaskReporting) > 0
 	case KeyNodeArchitecture:
 		return false
 	}

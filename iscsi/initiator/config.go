@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"crypto/rand"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
@@ -66,6 +67,12 @@ func (c Config) withDefaults() (Config, error) {
 		if c.TargetName, err = iscsi.NormalizeName(c.TargetName); err != nil {
 			return c, err
 		}
+	}
+	if len(c.InitiatorAlias) > iscsi.MaxValueLen || strings.ContainsRune(c.InitiatorAlias, 0) {
+		return c, errors.New("initiator: alias longer than 255 octets, or with a zero octet")
+	}
+	if err := c.Settings.Check(); err != nil {
+		return c, err
 	}
 	if c.ISID == ([6]byte{}) {
 		c.ISID = RandomISID()

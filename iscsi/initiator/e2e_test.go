@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -33,40 +34,41 @@ type site struct {
 	addr   string
 	dialer iscsi.Dialer
 	server *target.Server
-	disk   *store.Memory
 }
+
+// transports are the ways to a site.
+var transports = map[string]func(testing.TB, *site){"tcp": serveTCP, "iser": serveISER}
 
 // everywhere runs f against the real target, over both Datamovers.
 func everywhere(t *testing.T, f func(t *testing.T, s *site)) {
-	for name, serve := range map[string]func(*testing.T, *site){"tcp": serveTCP, "iser": serveISER} {
-		t.Run(name, func(t *testing.T) {
-			dev := scsi.NewDevice(scsi.Port{})
-			s := new(site)
-			for lun, blockSize := range map[int]int{0: 512, 300: 4096} {
-				m, err := store.NewMemory(diskSize)
-				require.NoError(t, err)
-				lu, err := scsi.NewLU(m, scsi.LUConfig{BlockSize: blockSize})
-				require.NoError(t, err)
-				require.NoError(t, dev.Add(lun, lu))
-				if lun == 0 {
-					s.disk = m
-				}
-			}
-			var err error
-			s.server, err = target.New(target.Config{Targets: []target.Target{{Name: nodeName, Device: dev}}, LogoutWait: 100 * time.Millisecond})
-			require.NoError(t, err)
-			serve(t, s)
-			t.Cleanup(func() {
-				if err := s.server.Shutdown(context.Background()); !errors.Is(err, target.ErrClosed) {
-					require.NoError(t, err)
-				}
-			})
-			f(t, s)
-		})
+	for name, serve := range transports {
+		t.Run(name, func(t *testing.T) { f(t, newSite(t, serve)) })
 	}
 }
 
-func serveTCP(t *testing.T, s *site) {
+func newSite(t testing.TB, serve func(testing.TB, *site)) *site {
+	dev := scsi.NewDevice(scsi.Port{})
+	s := new(site)
+	for lun, blockSize := range map[int]int{0: 512, 300: 4096} {
+		m, err := store.NewMemory(diskSize)
+		require.NoError(t, err)
+		lu, err := scsi.NewLU(m, scsi.LUConfig{BlockSize: blockSize})
+		require.NoError(t, err)
+		require.NoError(t, dev.Add(lun, lu))
+	}
+	var err error
+	s.server, err = target.New(target.Config{Targets: []target.Target{{Name: nodeName, Device: dev}}, LogoutWait: 100 * time.Millisecond})
+	require.NoError(t, err)
+	serve(t, s)
+	t.Cleanup(func() {
+		if err := s.server.Shutdown(context.Background()); !errors.Is(err, target.ErrClosed) {
+			require.NoError(t, err)
+		}
+	})
+	return s
+}
+
+func serveTCP(t testing.TB, s *site) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var wg sync.WaitGroup
@@ -86,7 +88,7 @@ func serveTCP(t *testing.T, s *site) {
 	s.addr, s.dialer = ln.Addr().String(), &tcp.Dialer{}
 }
 
-func serveISER(t *testing.T, s *site) {
+func serveISER(t testing.TB, s *site) {
 	near, far := soft.New(soft.Config{Name: "initiator"}), soft.New(soft.Config{Name: "target"})
 	nearDomain, err := iser.NewDomain(near, iser.DomainConfig{})
 	require.NoError(t, err)
@@ -125,7 +127,7 @@ func (s *site) config() initiator.Config {
 	return initiator.Config{Addr: s.addr, TargetName: nodeName}
 }
 
-func (s *site) login(t *testing.T, change ...func(*initiator.Config)) *initiator.Session {
+func (s *site) login(t testing.TB, change ...func(*initiator.Config)) *initiator.Session {
 	t.Helper()
 	c := s.config()
 	for _, f := range change {
@@ -330,4 +332,27 @@ func TestContextsEndAtAnyMoment(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(want, b))
 	})
+}
+
+func BenchmarkRead(b *testing.B) {
+	for name, serve := range transports {
+		for _, size := range []int{4 << 10, 512 << 10} {
+			b.Run(fmt.Sprintf("%s/%dKiB", name, size>>10), func(b *testing.B) {
+				s := newSite(b, serve)
+				sess := s.login(b)
+				l := sess.LUN(0)
+				buf, err := sess.Alloc(size)
+				require.NoError(b, err)
+				defer buf.Release()
+				require.NoError(b, l.ReadBuf(b.Context(), 0, uint32(size/512), buf))
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := l.ReadBuf(b.Context(), 0, uint32(size/512), buf); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
 }

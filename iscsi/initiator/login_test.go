@@ -124,6 +124,14 @@ func TestBadConfig(t *testing.T) {
 	c.InitiatorName = "me"
 	_, err = Login(t.Context(), newFake(), c)
 	require.ErrorIs(t, err, iscsi.ErrName)
+	c = testConfig()
+	c.Settings.MaxBurstLength = 1
+	_, err = Login(t.Context(), newFake(), c)
+	require.ErrorIs(t, err, iscsi.ErrSettings)
+	c = testConfig()
+	c.InitiatorAlias = "a\x00b"
+	_, err = Login(t.Context(), newFake(), c)
+	require.ErrorContains(t, err, "alias")
 	n, err := iscsi.NormalizeName(DefaultName())
 	require.NoError(t, err)
 	require.Equal(t, DefaultName(), n)
