@@ -152,7 +152,9 @@ type MR interface {
 }
 
 // Window is a right to a part of memory that can be granted and withdrawn cheaply, once per
-// operation. Each Bind yields an STag with a new key.
+// operation. Each Bind yields an STag with a new key. A grant belongs to the first connection of the
+// domain whose peer uses it; peers of other connections are refused from then on. That makes it safe
+// to let the peer invalidate it (RFC 5040, section 8.1.1).
 type Window interface {
 	// Bind grants access to mr's octets [off, off+n). The window must be unbound (ErrBound).
 	Bind(mr MR, off, n int, access Access) (STag, error)
@@ -179,7 +181,7 @@ type SRQ interface {
 type SRQConfig struct {
 	Depth int // work requests; 0 means 256
 	// Limit, if above 0, calls OnLimit once when fewer receives than this are left; it is armed
-	// again by the next PostRecv that raises the level above it. OnLimit must not block.
+	// by each PostRecv after which so many or more are there. OnLimit must not block.
 	Limit   int
 	OnLimit func()
 }
@@ -215,7 +217,8 @@ type QPConfig struct {
 	SendDepth, RecvDepth int
 	// OnEvent, if not nil, hears of the connection's fate. It must not block. It is called at
 	// most once with each kind of event, Disconnected or Failed last, after every outstanding
-	// work request was completed or flushed.
+	// work request was completed or flushed. A Connect or Accept that fails is told by its error
+	// alone; the work that was posted before it is flushed.
 	OnEvent func(Event)
 }
 
@@ -259,7 +262,7 @@ type QP interface {
 	Disconnect() error
 	// Close ends the connection at once if it is still up, flushes outstanding work with error
 	// completions and returns when no callback for the QP can run any more. It must not be called
-	// from a Handler or OnEvent of the same QP.
+	// from an OnEvent of the same QP, nor from the Handler of a CQ that the QP uses.
 	Close() error
 }
 

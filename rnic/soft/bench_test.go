@@ -7,12 +7,12 @@ import (
 	"net"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"goiwarp/mpa"
 	"goiwarp/rnic"
 	"goiwarp/rnic/soft"
 )
@@ -28,24 +28,24 @@ func BenchmarkWrite(b *testing.B) {
 	for _, c := range []struct {
 		name   string
 		opts   rnic.LinkOptions
-		emss   int
+		mss    int
 		access rnic.Access // of the sink
 		crc    bool        // raw TCP computes CRC32c at both ends, too
 	}{
 		{"crc=off", rnic.LinkOptions{CRC: rnic.Off}, 0, 0, false},
 		{"crc=on", rnic.LinkOptions{}, 0, rnic.EarlyPlacement, true},
 		{"crc=on,checked before placement", rnic.LinkOptions{}, 0, 0, true},
-		{"crc=on,fpdu=1456", rnic.LinkOptions{}, 1456, 0, false},
+		{"crc=on,fpdu=1456", rnic.LinkOptions{}, 1456, 0, false}, // raw TCP with segments of that size, too
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			pr := benchPair(b, &c.opts, c.emss)
+			pr := benchPair(b, &c.opts, c.mss)
 			src, err := pr.client.pd.AllocMR(message, 0)
 			require.NoError(b, err)
 			defer src.Deregister()
 			sink, err := pr.server.pd.AllocMR(message, rnic.LocalWrite|rnic.RemoteWrite|c.access)
 			require.NoError(b, err)
 			defer sink.Deregister()
-			raw := newRawTCP(b)
+			raw := newRawTCP(b, c.mss)
 			msg := make([]byte, message)
 			b.SetBytes(message)
 			alternate(b, 32, func(n int) time.Duration { return pr.writes(b, src, sink, n) },
@@ -59,7 +59,7 @@ func BenchmarkWrite(b *testing.B) {
 func BenchmarkPingPong(b *testing.B) {
 	const size = 64
 	pr := benchPair(b, &rnic.LinkOptions{}, 0)
-	raw := newRawTCP(b)
+	raw := newRawTCP(b, 0)
 	alternate(b, 500, func(n int) time.Duration { return pr.pingPong(b, size, n) },
 		func(n int) time.Duration { return raw.pingPong(b, size, n) },
 		func(rdma, tcp time.Duration) float64 { return rdma.Seconds() / tcp.Seconds() })
@@ -85,11 +85,12 @@ func alternate(b *testing.B, round int, rdma, tcp func(n int) time.Duration, rat
 // rawTCP is a plain connection over loopback.
 type rawTCP struct{ x, y net.Conn }
 
-func newRawTCP(b testing.TB) *rawTCP {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+func newRawTCP(b testing.TB, mss int) *rawTCP {
+	ctx := context.Background()
+	ln, err := mssNetwork{mss}.Listen(ctx, "127.0.0.1:0")
 	require.NoError(b, err)
 	defer ln.Close()
-	x, err := net.Dial("tcp", ln.Addr().String())
+	x, err := mssNetwork{mss}.Dial(ctx, ln.Addr().String())
 	require.NoError(b, err)
 	y, err := ln.Accept()
 	require.NoError(b, err)
@@ -175,9 +176,9 @@ func (s *side) handle(f func([]rnic.Completion)) { s.handler.Store(&f) }
 
 type benchConn struct{ client, server *side }
 
-// benchPair connects two devices over loopback. emss, if not 0, limits FPDUs to a segment of that size.
-func benchPair(b testing.TB, opts *rnic.LinkOptions, emss int) *benchConn {
-	dev := newDevice(b, soft.Config{Network: emssNetwork{soft.TCP{}, emss}})
+// benchPair connects two devices over loopback. mss, if not 0, limits TCP segments, and so FPDUs, to that size.
+func benchPair(b testing.TB, opts *rnic.LinkOptions, mss int) *benchConn {
+	dev := newDevice(b, soft.Config{Network: mssNetwork{mss}})
 	domain := func() rnic.PD {
 		pd, err := dev.AllocPD()
 		require.NoError(b, err)
@@ -316,55 +317,26 @@ func (pr *benchConn) pingPong(b testing.TB, size, n int) time.Duration {
 	return took
 }
 
-// emssNetwork lets MPA believe in a smaller segment than loopback's.
-type emssNetwork struct {
-	soft.Network
-	emss int
+// mssNetwork is loopback whose TCP segments carry at most mss octets, as on Ethernet; 0 leaves them alone.
+type mssNetwork struct{ mss int }
+
+func (n mssNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{Control: n.control}
+	return d.DialContext(ctx, "tcp", addr)
 }
 
-func (n emssNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := n.Network.Dial(ctx, addr)
-	if err != nil || n.emss == 0 {
-		return c, err
+func (n mssNetwork) Listen(ctx context.Context, addr string) (net.Listener, error) {
+	lc := net.ListenConfig{Control: n.control}
+	return lc.Listen(ctx, "tcp", addr)
+}
+
+func (n mssNetwork) control(_, _ string, c syscall.RawConn) error {
+	if n.mss == 0 {
+		return nil
 	}
-	return emssConn{c, n.emss}, nil
-}
-
-func (n emssNetwork) Listen(ctx context.Context, addr string) (net.Listener, error) {
-	ln, err := n.Network.Listen(ctx, addr)
-	if err != nil || n.emss == 0 {
-		return ln, err
+	var err error
+	if e := c.Control(func(fd uintptr) { err = setMSS(fd, n.mss) }); e != nil {
+		return e
 	}
-	return emssListener{ln, n.emss}, nil
-}
-
-type emssListener struct {
-	net.Listener
-	emss int
-}
-
-func (l emssListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return emssConn{c, l.emss}, nil
-}
-
-type emssConn struct {
-	net.Conn
-	emss int
-}
-
-func (c emssConn) Socket() mpa.Socket { return emssSocket{mpa.NewSocket(c.Conn), c.emss} }
-
-type emssSocket struct {
-	mpa.Socket
-	emss int
-}
-
-func (s emssSocket) EMSS() int { return s.emss }
-
-func (s emssSocket) SetGuard(g mpa.Guard) {
-	s.Socket.(interface{ SetGuard(mpa.Guard) }).SetGuard(g)
+	return err
 }
