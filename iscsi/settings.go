@@ -62,6 +62,11 @@ func (s *Settings) Check() error {
 			return fmt.Errorf("%w: digest %q", ErrSettings, d)
 		}
 	}
+	for _, r := range s.TaskReporting {
+		if r != "RFC3720" && r != "ResponseFence" && r != "FastAbort" {
+			return fmt.Errorf("%w: task reporting %q", ErrSettings, r)
+		}
+	}
 	return nil
 }
 
