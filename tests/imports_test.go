@@ -17,6 +17,7 @@ var allowed = map[string][]string{
 	"rnic":                  {},
 	"rnic/rnictest":         {"rnic"},
 	"rnic/soft":             {"rnic", "rdmap", "ddp", "mpa", "internal/sock"},
+	"rnic/verbs":            {"rnic"},
 	"iscsi":                 {},
 	"iscsi/datamovertest":   {"iscsi"},
 	"iscsi/tcp":             {"iscsi", "internal/sock"},
