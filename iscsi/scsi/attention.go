@@ -125,6 +125,18 @@ func (l *LU) takeAttention(n *Nexus) (Code, bool) {
 	return code, true
 }
 
+// PendingAttention is the oldest unit attention that waits for a nexus, which goes on waiting, and how many
+// there are; 0 if there is none.
+func (l *LU) PendingAttention(n *Nexus) (oldest Code, count int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.attentions[n]
+	if a == nil || a.n == 0 {
+		return 0, 0
+	}
+	return a.codes[0], a.n
+}
+
 // dropAttention forgets one unit attention of a nexus.
 func (l *LU) dropAttention(n *Nexus, code Code) {
 	l.mu.Lock()

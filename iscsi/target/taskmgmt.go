@@ -101,11 +101,37 @@ func (c *conn) manageTasks(p *iscsi.PDU) {
 			}
 		}
 		c.managed(f, code)
-	default:
-		// CLEAR ACA among them, since there is no ACA without NACA; and QUERY ASYNCHRONOUS EVENT: a unit
-		// attention that waits is told with the next command and cannot be looked at without taking it.
+	case iscsi.QueryAsyncEvent:
+		c.queryAsyncEvent(f)
+	default: // CLEAR ACA among them, since there is no ACA without NACA
 		c.managed(f, iscsi.TaskNotSupported)
 	}
+}
+
+// Numbers of unit attentions as QUERY ASYNCHRONOUS EVENT tells them (SAM-5, section 7.9).
+const (
+	depthOne  = 1 << 4
+	depthMore = 2 << 4
+)
+
+// queryAsyncEvent tells whether a unit attention waits for the initiator, and which one comes first, without
+// taking it (RFC 7144, sections 6.2 and 6.4.2). c.mu is held.
+func (c *conn) queryAsyncEvent(f *function) {
+	lu := c.lu(f.lun)
+	if lu == nil { // removed since it was looked up
+		c.managed(f, iscsi.TaskNoLUN)
+		return
+	}
+	code, n := lu.PendingAttention(c.sess.nexus)
+	if n == 0 {
+		c.managed(f, iscsi.TaskComplete)
+		return
+	}
+	depth := byte(depthOne)
+	if n > 1 {
+		depth = depthMore
+	}
+	c.managed(f, iscsi.TaskSucceeded, depth|byte(scsi.KeyUnitAttention), code.ASC(), code.ASCQ())
 }
 
 // lu is the logical unit behind a LUN; nil if there is none.
@@ -117,13 +143,14 @@ func (c *conn) lu(lun uint64) *scsi.LU {
 	return c.node.Device.LU(number)
 }
 
-// managed sends a function's response. c.mu is held.
-func (c *conn) managed(f *function, code iscsi.TaskResponse) {
+// managed sends a function's response, with additional information if there is some. c.mu is held.
+func (c *conn) managed(f *function, code iscsi.TaskResponse, info ...byte) {
 	p := c.pdus.get()
 	h := iscsi.TaskMgmtResponse(p.BHS[:])
 	h.Init()
 	h.SetITT(f.itt)
 	h.SetResponse(code)
+	copy(h.AdditionalInfo(), info)
 	c.respond(p)
 }
 

@@ -253,6 +253,39 @@ func TestFunctions(t *testing.T) {
 	})
 }
 
+// TestQueryAsyncEvent looks at unit attentions without taking them (RFC 7144, section 6.4.2).
+func TestQueryAsyncEvent(t *testing.T) {
+	stalled(t, func(t *testing.T, s *Server, _ *storetest.DelayStore, _ *store.Memory) {
+		p := connect(t, s).disk("iSCSIProtocolLevel", "2")
+		query := func() (iscsi.TaskResponse, []byte) {
+			p.tmf(iscsi.QueryAsyncEvent, 0, iscsi.ReservedTag, 0)
+			h := iscsi.TaskMgmtResponse(p.pdu(iscsi.OpTaskMgmtRsp).BHS[:])
+			return h.Response(), h.AdditionalInfo()
+		}
+		code, info := query()
+		require.Equal(t, iscsi.TaskComplete, code)
+		require.Equal(t, []byte{0, 0, 0}, info)
+
+		lu := s.nodes[0].Device.LU(0)
+		lu.Attention(scsi.CodeCapacityChanged, nil)
+		for range 2 {
+			code, info = query()
+			require.Equal(t, iscsi.TaskSucceeded, code)
+			require.Equal(t, []byte{0x16, 0x2a, 0x09}, info, "one unit attention")
+		}
+		lu.Attention(scsi.CodeReportedLUNsChanged, nil)
+		_, info = query()
+		require.Equal(t, []byte{0x26, 0x2a, 0x09}, info, "more than one, the oldest first")
+		p.settle(0)
+		code, _ = query()
+		require.Equal(t, iscsi.TaskComplete, code)
+
+		p.tmf(iscsi.QueryAsyncEvent, 5, iscsi.ReservedTag, 0)
+		require.Equal(t, iscsi.TaskNoLUN, p.managed())
+		p.leave()
+	})
+}
+
 // TestColdReset ends every session of the target.
 func TestColdReset(t *testing.T) {
 	stalled(t, func(t *testing.T, s *Server, _ *storetest.DelayStore, _ *store.Memory) {
