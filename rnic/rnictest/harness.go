@@ -38,7 +38,6 @@ type end struct {
 
 	mu     sync.Mutex
 	posted map[uint64]int // IDs of work requests that owe a completion
-	early  []rnic.Completion
 }
 
 // endConfig varies what newEnd makes.

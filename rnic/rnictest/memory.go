@@ -292,6 +292,13 @@ func testDeregisterUnderWrites(t *testing.T, p Provider) {
 	require.NoError(t, mr.Deregister())
 	seen := make([]byte, len(mem))
 	copy(seen, mem)
+	// All of them may have arrived before; one more cannot.
+	wr := rnic.SendWR{ID: n, Op: rnic.OpWrite, Flags: rnic.Signaled, SGE: c.sge(0, len(mem)), RemoteSTag: wrs[0].RemoteSTag, RemoteAddr: wrs[0].RemoteAddr}
+	c.owe(n)
+	if err := c.qp.PostSend(&wr); err != nil {
+		require.ErrorIs(t, err, rnic.ErrClosed)
+		c.forget(n)
+	}
 	require.Equal(t, rnic.Failed, s.last().Kind)
 	require.Equal(t, seen, mem, "written after Deregister had returned")
 }

@@ -112,10 +112,18 @@ func TestLinkFacts(t *testing.T) {
 	f := connectThrough(t, network, noFault, &rnic.LinkOptions{PeerToPeer: rnic.On, RTR: rnic.RTRWrite, Markers: rnic.On})
 	require.NoError(t, f.connectErr)
 	want := []rnic.LinkFact{
-		{Name: "mpa role", Value: "initiator"}, {Name: "mpa revision", Value: "2"}, {Name: "enhanced", Value: "yes"},
-		{Name: "crc", Value: "yes"}, {Name: "markers in", Value: "yes"}, {Name: "markers out", Value: "yes"},
-		{Name: "peer to peer", Value: "yes"}, {Name: "rtr", Value: "Write"}, {Name: "emss", Value: "1460"},
-		{Name: "mulpdu", Value: "1442"}, {Name: "ird", Value: "4"}, {Name: "ord", Value: "4"},
+		{Name: "mpa role", Value: "initiator"},
+		{Name: "mpa revision", Value: "2"},
+		{Name: "enhanced", Value: "yes"},
+		{Name: "crc", Value: "yes"},
+		{Name: "markers in", Value: "yes"},
+		{Name: "markers out", Value: "yes"},
+		{Name: "peer to peer", Value: "yes"},
+		{Name: "rtr", Value: "Write"},
+		{Name: "emss", Value: "1460"},
+		{Name: "mulpdu", Value: "1442"},
+		{Name: "ird", Value: "4"},
+		{Name: "ord", Value: "4"},
 	}
 	require.Equal(t, want, f.client.qp.Info().Link)
 	want[0].Value = "responder"
