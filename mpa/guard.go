@@ -45,3 +45,20 @@ func (c *Conn) Drain(deadline time.Time) error {
 
 // SetWriteDeadline bounds the waiting in Flush.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.sock.SetWriteDeadline(t) }
+
+// FlushSome is Flush that waits only until the socket has taken at least one octet, so that the
+// caller can queue more behind the rest. done reports that nothing is pending any more.
+func (c *Conn) FlushSome() (done bool, err error) {
+	o := &c.out
+	if o.queued == o.sent {
+		return o.err == nil, o.err
+	}
+	<-c.gate
+	if err := c.refused(); err != nil && o.err == nil {
+		o.wrote(0, err)
+	}
+	if o.err == nil {
+		o.wrote(c.sock.Write(o.next()))
+	}
+	return o.queued == o.sent && o.err == nil, o.err
+}

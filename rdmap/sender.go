@@ -191,20 +191,28 @@ func (s *Stream) pump() {
 	}
 }
 
-// pumpWait is pump for the writer, which waits for the socket and delivers completions in between.
+// pumpWait is pump for the writer, which waits for the socket. It delivers completions whenever the socket has
+// taken something, and keeps the queue behind it filled.
 func (s *Stream) pumpWait() {
 	for {
-		s.fill()
-		err := s.c.Flush()
 		s.mu.Lock()
-		over := s.flushedLocked(err)
 		owed := s.completeLocked()
 		s.mu.Unlock()
 		if owed {
 			s.enter()
 			s.leave()
 		}
+		s.fill()
+		_, err := s.c.FlushSome()
+		s.mu.Lock()
+		over := s.flushedLocked(err)
+		owed = s.completeLocked()
+		s.mu.Unlock()
 		if over {
+			if owed {
+				s.enter()
+				s.leave()
+			}
 			return
 		}
 	}
