@@ -1,7 +1,6 @@
 package mpa
 
 import (
-	"io"
 	"time"
 
 	"goiwarp/internal/sock"
@@ -19,7 +18,7 @@ func (c *Conn) GuardWrites(g Guard) {
 }
 
 // Drain reads and drops whatever the peer still sends, until it ends its half of the connection or
-// the deadline. It is for the end of a connection: closing a socket with unread octets makes TCP
+// the deadline; it returns what ended it, io.EOF if that was the peer's FIN. It is for the end of a connection: closing a socket with unread octets makes TCP
 // reset it, and a Terminate Message on its way to the peer may be lost then. It belongs to the reading
 // half, which is of no use afterwards.
 func (c *Conn) Drain(deadline time.Time) error {
@@ -34,10 +33,7 @@ func (c *Conn) Drain(deadline time.Time) error {
 	for {
 		in.r, in.w = 0, 0
 		in.win.buffer(in.buf)
-		switch _, err := c.sock.Read(&in.win); {
-		case err == io.EOF:
-			return nil
-		case err != nil:
+		if _, err := c.sock.Read(&in.win); err != nil {
 			return err
 		}
 	}

@@ -159,9 +159,8 @@ func (s *Stream) finish() {
 	drain := s.state != dead && !s.rx.fin
 	s.mu.Unlock()
 	if drain {
-		if err := s.c.Drain(time.Now().Add(s.cfg.Linger)); err != nil {
-			s.log.Debug("rdmap: drained", "err", err)
-		}
+		why := s.c.Drain(time.Now().Add(s.cfg.Linger))
+		s.log.Debug("rdmap: drained", "until", why)
 	}
 	s.mu.Lock()
 	if s.err == nil && s.writeErr != nil {
