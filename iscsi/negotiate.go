@@ -102,7 +102,7 @@ func (n *Negotiator) targetOffers(k *Key, st *keyState, v string) bool {
 		return false
 	case k.Func == Declare:
 		return n.set.offers(k, n.rdma())
-	case !n.set.guards(k):
+	case !guards(k):
 		return false
 	}
 	result, ok := k.Combine(k.Default, v)
@@ -209,7 +209,7 @@ func (n *Negotiator) receive(a *answer) error {
 func (n *Negotiator) answered(k *Key, st *keyState, v string) error {
 	st.waiting = false
 	switch {
-	case v == NotUnderstood, v == Irrelevant, v == Rejected:
+	case special(v):
 		if k.Name == KeyRDMAExtensions {
 			return fmt.Errorf("%w: the peer answers %s=%s on an RDMA connection", ErrNegotiation, k.Name, v)
 		}
@@ -221,6 +221,7 @@ func (n *Negotiator) answered(k *Key, st *keyState, v string) error {
 	return nil
 }
 
+// special tells that v is an answer that says nothing about the key's value (RFC 7143, section 6.2).
 func special(v string) bool { return v == NotUnderstood || v == Irrelevant || v == Rejected }
 
 // noUnsolicited tells that FirstBurstLength is irrelevant (RFC 7143, section 13.14).

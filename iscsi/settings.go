@@ -185,7 +185,7 @@ func (s *Settings) offers(k *Key, rdma bool) bool {
 
 // guards are the keys that a target brings up itself when the initiator was silent and the default would be
 // more than it allows.
-func (s *Settings) guards(k *Key) bool {
+func guards(k *Key) bool {
 	switch k.Name {
 	case KeyImmediateData, KeyMaxBurstLength, KeyFirstBurstLength, KeyHeaderDigest, KeyDataDigest:
 		return true

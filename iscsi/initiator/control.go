@@ -10,12 +10,13 @@ import (
 
 // control is one request other than a SCSI command, and its answer.
 type control struct {
-	wake  chan struct{} // closed with the answer
-	bhs   [iscsi.BHSLen]byte
-	data  []byte
-	err   error
-	abort bool // it has to stop tasks: they end before its answer is told
-	next  *control
+	wake chan struct{} // closed with the answer
+	want iscsi.Opcode  // the answer's
+	bhs  [iscsi.BHSLen]byte
+	data []byte
+	err  error
+	next *control
+	// stops tells which tasks have ended once the answer is yes; nil if the request stops none.
 	stops func(*Request) bool
 }
 
@@ -27,7 +28,7 @@ func (s *Session) endControl(c *control, err error) {
 	s.answered = c
 }
 
-// sendControl gives a request a tag and sends it; mu is held. A non-immediate one takes the next CmdSN unless it has brought its own.
+// sendControl gives a request a tag and sends it; mu is held.
 func (s *Session) sendControl(p *iscsi.PDU, c *control) error {
 	if len(s.ctlFree) == 0 {
 		p.Release()
@@ -36,7 +37,7 @@ func (s *Session) sendControl(p *iscsi.PDU, c *control) error {
 	i := s.ctlFree[len(s.ctlFree)-1]
 	s.ctlFree = s.ctlFree[:len(s.ctlFree)-1]
 	sl := &s.slots[i]
-	sl.ctl = c
+	sl.ctl, c.want = c, p.Opcode()|0x20 // every answer has its request's opcode, with the target's bit
 	h := iscsi.NOPOut(p.BHS[:]) // ITT stands where it does in all of them
 	h.SetITT(s.tag(i))
 	if err := s.dm.SendControl(p, nil); err != nil {
@@ -81,10 +82,14 @@ func (s *Session) answer(p *iscsi.PDU) {
 		return
 	}
 	c := sl.ctl
+	if p.Opcode() != c.want {
+		s.failLocked(protocolError(p, "in answer to what %v answers", c.want))
+		return
+	}
 	s.freeSlot(sl)
 	c.bhs = p.BHS
 	c.data = append(c.data, p.Data...)
-	if c.abort {
+	if c.stops != nil {
 		s.tasksStopped(p, c)
 	}
 	if p.Opcode() == iscsi.OpLogoutRsp && s.leaving == nil {
@@ -138,11 +143,11 @@ func (s *Session) manageLocked(fn iscsi.TaskFunction, lun uint64, r *Request) (*
 	switch fn {
 	case iscsi.AbortTask:
 		itt := r.itt
-		c.abort, c.stops = true, func(q *Request) bool { return q.itt == itt }
+		c.stops = func(q *Request) bool { return q.itt == itt }
 	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset:
-		c.abort, c.stops = true, func(q *Request) bool { return q.lun == lun && q.cmdSN.Less(before) }
+		c.stops = func(q *Request) bool { return q.lun == lun && q.cmdSN.Less(before) }
 	case iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
-		c.abort, c.stops = true, func(q *Request) bool { return q.cmdSN.Less(before) }
+		c.stops = func(q *Request) bool { return q.cmdSN.Less(before) }
 	case iscsi.ClearACA, iscsi.TaskReassign, iscsi.QueryTask, iscsi.QueryTaskSet, iscsi.QueryAsyncEvent:
 	}
 	p := s.pdus.get()

@@ -315,3 +315,19 @@ func FuzzSession(f *testing.F) {
 		_ = h
 	})
 }
+
+func TestAnswerOfAnotherKindEndsTheSession(t *testing.T) {
+	f := newFake()
+	f.script = func(f *fake, p *iscsi.PDU, _ *iscsi.TaskBuffers) bool {
+		if p.Opcode() != iscsi.OpNOPOut {
+			return false
+		}
+		f.answerTask(iscsi.BHS(p.BHS[:]).ITT(), iscsi.TaskComplete)
+		return true
+	}
+	s := start(t, f)
+	err := s.Ping(t.Context())
+	var pe *iscsi.ProtocolError
+	require.ErrorAs(t, err, &pe)
+	require.ErrorIs(t, err, iscsi.ErrConnection)
+}
