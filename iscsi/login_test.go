@@ -200,9 +200,19 @@ func TestLoginsAgree(t *testing.T) {
 
 func TestImpossibleSettings(t *testing.T) {
 	for _, s := range []Settings{
-		{MaxBurstLength: 100}, {MaxRecvDataSegment: 1 << 24}, {FirstBurstLength: -1}, {MaxOutstandingR2T: 65536}, {DefaultTime2Wait: 3601}, {DefaultTime2Retain: -1},
-		{ProtocolLevel: 32}, {TargetRecvDataSegment: 511}, {InitiatorRecvDataSegment: 1 << 24}, {MaxOutstandingUnexpectedPDUs: 1}, {MaxAHSLength: 1},
-		{HeaderDigest: []string{"MD4"}}, {TaskReporting: []string{""}},
+		{MaxBurstLength: 100},
+		{MaxRecvDataSegment: 1 << 24},
+		{FirstBurstLength: -1},
+		{MaxOutstandingR2T: 65536},
+		{DefaultTime2Wait: 3601},
+		{DefaultTime2Retain: -1},
+		{ProtocolLevel: 32},
+		{TargetRecvDataSegment: 511},
+		{InitiatorRecvDataSegment: 1 << 24},
+		{MaxOutstandingUnexpectedPDUs: 1},
+		{MaxAHSLength: 1},
+		{HeaderDigest: []string{"MD4"}},
+		{TaskReporting: []string{""}},
 	} {
 		require.ErrorIs(t, s.Check(), ErrSettings, "%+v", s)
 	}

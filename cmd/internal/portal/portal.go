@@ -127,7 +127,7 @@ func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
 // transient says whether accepting may work again: the process is out of descriptors, say.
 func transient(err error) bool {
 	var ne net.Error
-	return !errors.Is(err, net.ErrClosed) && (errors.As(err, &ne))
+	return !errors.Is(err, net.ErrClosed) && errors.As(err, &ne)
 }
 
 // pause waits for d or until ctx ends.
