@@ -1,4 +1,5 @@
-// Command iwarp has tools for the RDMA layer below iSER: a ping.
+// Command iwarp has tools for the RDMA layer below iSER: a ping, measurements, and the RDMA links
+// of this host.
 package main
 
 import (
@@ -41,18 +42,22 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "iwarp",
 		Short: "Tools for the RDMA layer",
-		Long: `iwarp tests the RDMA layer, without any storage on top.
+		Long: `iwarp tests, measures and shows the RDMA layer, without any storage on top.
 
   rping      checks that two hosts can Send, Read and Write; speaks with librdmacm's rping
+  perf       measures bandwidth and latency; prints perftest's columns
+  links      shows, adds and deletes the RDMA links of this host (Linux)
 
-It uses iWARP in software unless --rnic names another device.`,
+rping and perf use iWARP in software unless --rnic names another device.`,
 		Example: `  iwarp rping -s -a 192.0.2.10
-  iwarp rping -c -a 192.0.2.10 -C 10 -V`,
+  iwarp rping -c -a 192.0.2.10 -C 10 -V
+  iwarp perf write
+  iwarp links add siw0 --type siw --netdev eth0`,
 		Version: version(),
 		Args:    cli.Args(cobra.ArbitraryArgs),
 		RunE:    help,
 	}
-	root.AddCommand(rpingCommand())
+	root.AddCommand(rpingCommand(), perfCommand(), linksCommand())
 	return root
 }
 
