@@ -33,7 +33,13 @@ func (c *conn) writeCommand(itt uint32, n int) iscsi.Buffer {
 // finish ends the task with GOOD and waits until the initiator knows.
 func (c *conn) finish(itt uint32, expDataSN uint32) {
 	c.t.Helper()
-	c.g.send(response(itt, itt, statusGood, 0, expDataSN, nil), nil)
+	c.finishShort(itt, expDataSN, 0)
+}
+
+// finishShort is finish of a task that moved residual octets less than expected.
+func (c *conn) finishShort(itt, expDataSN uint32, residual int) {
+	c.t.Helper()
+	c.g.send(response(itt, itt, statusGood, residual, expDataSN, nil), nil)
 	p := c.i.pdu(iscsi.OpSCSIResponse)
 	require.Equal(c.t, itt, field(p, offITT))
 	require.Equal(c.t, itt, field(p, offCmdSN), "StatSN")
@@ -244,7 +250,7 @@ func testZero(t *testing.T, m Maker) {
 	ev := c.g.completed()
 	require.Equal(t, uint64(5), ev.tag)
 	b.Release()
-	c.finish(91, 1)
+	c.finishShort(91, 1, 100)
 	require.Equal(t, make([]byte, 100), in.Bytes())
 	in.Release()
 }

@@ -21,6 +21,8 @@ const (
 	Sequence
 	// Overrun: more data than was asked for, or data that nobody asked for.
 	Overrun
+	// Underrun: less data than a good status claims to have come with it; the rest of the buffer is stale.
+	Underrun
 	// Backlog: the peer sends what must be answered and does not read the answers.
 	Backlog
 	// Truncated: the stream ended within a PDU.
@@ -29,7 +31,7 @@ const (
 
 var kindNames = [...]string{
 	HeaderDigest: "header digest error", DataDigest: "data digest error", Format: "format error", Sequence: "sequence error",
-	Overrun: "data beyond what was asked for", Backlog: "peer does not read", Truncated: "stream ends within a PDU",
+	Overrun: "data beyond what was asked for", Underrun: "data missing under a good status", Backlog: "peer does not read", Truncated: "stream ends within a PDU",
 }
 
 func (k Kind) String() string {

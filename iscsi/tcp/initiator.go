@@ -20,8 +20,7 @@ func (d *Datamover) dataIn(f iscsi.Frame) error {
 		if err := d.segment(f, nil, 0); err != nil {
 			return err
 		}
-		d.status(h, h.DataSN()+1)
-		return nil
+		return d.status(h, h.DataSN()+1)
 	}
 	k := &n.value
 	if err := k.check(h, f.Data, d.inOrder()); err != nil {
@@ -44,8 +43,7 @@ func (d *Datamover) dataIn(f iscsi.Frame) error {
 		t.tasks.recycle(n)
 	}
 	t.mu.Unlock()
-	d.status(h, sn)
-	return nil
+	return d.status(h, sn)
 }
 
 // inOrder tells whether data-in arrives with rising offsets (DataPDUInOrder and
@@ -71,11 +69,10 @@ func (k *task) check(h iscsi.DataInPDU, n int, inOrder bool) error {
 
 // status delivers the SCSI Response that a Data-In with status stands for (RFC 7143, section 11.7.3): expDataSN PDUs
 // with data were sent.
-func (d *Datamover) status(h iscsi.DataInPDU, expDataSN uint32) {
+func (d *Datamover) status(h iscsi.DataInPDU, expDataSN uint32) error {
 	if !h.HasStatus() {
-		return
+		return nil
 	}
-	d.endTask(h.ITT())
 	p := newReceived(0)
 	r := iscsi.SCSIResponse(p.BHS[:])
 	r.Init()
@@ -88,7 +85,33 @@ func (d *Datamover) status(h iscsi.DataInPDU, expDataSN uint32) {
 	r.SetMaxCmdSN(h.MaxCmdSN())
 	r.SetExpDataSN(expDataSN)
 	r.SetResidual(h.Residual())
+	if err := d.transfers.complete(r); err != nil {
+		p.Release()
+		return err
+	}
+	d.endTask(h.ITT())
 	d.notify(p)
+	return nil
+}
+
+// complete holds a good status of a read against the data that came before it: a target that sent less must
+// say so by the residual, or the caller would take what its buffer held before for data of the disk.
+func (t *transfers) complete(r iscsi.SCSIResponse) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.tasks.get(r.ITT())
+	if n == nil || r.Response() != 0 || r.Status() != 0 || len(n.value.out) > 0 {
+		return nil
+	}
+	k := &n.value
+	want := int64(len(k.mem))
+	if r.Underflow() {
+		want -= int64(r.Residual())
+	}
+	if int64(k.got) < want {
+		return violation(Underrun, iscsi.BHS(r), "%d octets of %d", k.got, want)
+	}
+	return nil
 }
 
 // endTask forgets a task: when it returns its memory is in nobody's hands.

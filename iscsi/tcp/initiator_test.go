@@ -78,6 +78,20 @@ func TestStrayDataIn(t *testing.T) {
 	})
 }
 
+// residual sets an underflow on a SCSI Response.
+func residual(p *iscsi.PDU, n uint32) *iscsi.PDU {
+	h := iscsi.SCSIResponse(p.BHS[:])
+	h.SetUnderflow(true)
+	h.SetResidual(n)
+	return p
+}
+
+// withStatus makes a Data-In carry a good status.
+func withStatus(p *iscsi.PDU) *iscsi.PDU {
+	iscsi.DataInPDU(p.BHS[:]).SetHasStatus(true)
+	return p
+}
+
 // TestTargetThatBreaksTheRules: the initiator closes with an error that names what was wrong, and
 // nothing outside the task's buffer is touched.
 func TestTargetThatBreaksTheRules(t *testing.T) {
@@ -96,6 +110,10 @@ func TestTargetThatBreaksTheRules(t *testing.T) {
 		{"a hole", Sequence, []*iscsi.PDU{first, dataInPDU(5, 1, 1001, octets(1, 1000), true)}},
 		{"data again", Sequence, []*iscsi.PDU{first, dataInPDU(5, 1, 0, octets(1, 1000), true)}},
 		{"segment longer than declared", Format, []*iscsi.PDU{dataInPDU(5, 0, 0, octets(1, 32<<10+1), true)}},
+		{"good status without the data", Underrun, []*iscsi.PDU{responsePDU(5, 11, 0)}},
+		{"good status with a part of the data", Underrun, []*iscsi.PDU{first, responsePDU(5, 11, 1)}},
+		{"residual smaller than what is missing", Underrun, []*iscsi.PDU{first, residual(responsePDU(5, 11, 1), 3095)}},
+		{"good status in a Data-In that is not the last", Underrun, []*iscsi.PDU{withStatus(dataInPDU(5, 0, 0, octets(1, 1000), true))}},
 		{"R2T beyond the data", Overrun, []*iscsi.PDU{r2tPDU(6, 1, 0, 4000, 97)}},
 		{"R2T far out", Overrun, []*iscsi.PDU{r2tPDU(6, 1, 0, 1<<32-1, 1<<32-1)}},
 		{"R2T of a read", Overrun, []*iscsi.PDU{r2tPDU(5, 1, 0, 0, 1)}},
@@ -306,7 +324,7 @@ func TestTagsInUse(t *testing.T) {
 		require.Error(t, s.d.SendControl(dataOutPDU(5, 1, 0, 0, nil, true), nil), "solicited data is the Datamover's")
 		require.Error(t, s.d.PutData(&iscsi.DataIn{Buf: &heap{in}, Notify: true}))
 		require.Error(t, s.d.GetData(&iscsi.DataOut{Buf: &heap{in}, Len: 1}))
-		s.send(responsePDU(5, 11, 0))
+		s.send(residual(responsePDU(5, 11, 0), 100))
 		s.begin(5, in, nil)
 	})
 }

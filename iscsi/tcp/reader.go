@@ -190,6 +190,10 @@ func (d *Datamover) control(f iscsi.Frame) error {
 	}
 	op, h := p.Opcode(), iscsi.BHS(r.bhs[:])
 	if op == iscsi.OpSCSIResponse && !d.target {
+		if err := d.transfers.complete(iscsi.SCSIResponse(p.BHS[:])); err != nil {
+			p.Release()
+			return err
+		}
 		d.endTask(h.ITT())
 	}
 	final := op == iscsi.OpLoginRsp && !d.target && h[1]&0x80 != 0 && h[1]&3 == 3 && h[36] == 0

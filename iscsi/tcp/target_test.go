@@ -440,6 +440,7 @@ func TestAbortedDataInIsNotNotified(t *testing.T) {
 			require.NoError(t, s.d.PutData(&iscsi.DataIn{
 				ITT: 5 + uint32(k%2), TTT: iscsi.ReservedTag, DataSN: uint32(k / 2), Buf: bufs[k], Len: 4096, Notify: true, Tag: k,
 			}))
+			synctest.Wait() // the first leaves alone
 		}
 		require.Equal(t, event{itt: 5, tag: 0}, s.event(), "sent before its task was forgotten")
 		bufs[0].Release()
