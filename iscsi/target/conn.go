@@ -78,15 +78,16 @@ type conn struct {
 	orphans       []orphan
 	orphanAt      int
 
-	pdus     pduPool
-	maxData  int // data segment octets of a PDU that the peer is sure to take
-	received uint64
-	ping     pingState
-	text     textState
-	logout   bool // a logout is under way: nothing more is taken
-	draining bool // Shutdown waits for the last task: no new commands
-	counters Counters
-	gone     bool // the session's end has been told
+	pdus       pduPool
+	maxData    int // data segment octets of a PDU that the peer is sure to take
+	received   uint64
+	ping       pingState
+	text       textState
+	logout     bool        // a logout is under way: nothing more is taken
+	closeTimer *time.Timer // closes the connection after a logout, if the initiator does not
+	draining   bool        // Shutdown waits for the last task: no new commands
+	counters   Counters
+	gone       bool // the session's end has been told
 }
 
 func newConn(s *Server, dm iscsi.Datamover, portal PortalInfo) *conn {
@@ -170,8 +171,8 @@ func (c *conn) DataACKNotify(uint32, uint32) {}
 // ConnectionTerminateNotify implements iscsi.Notifier.
 func (c *conn) ConnectionTerminateNotify(err error) {
 	c.mu.Lock()
-	if c.cause == nil {
-		c.cause = err
+	if c.cause == nil && c.closeTimer == nil {
+		c.cause = err // after a logout, however the initiator closes is fine
 	}
 	c.state = max(c.state, stateEnding)
 	c.unlock()
@@ -194,8 +195,10 @@ func (c *conn) terminate(cause error, graceful bool) {
 func (c *conn) closed() {
 	c.mu.Lock()
 	c.state = stateClosed
-	if c.memoryTimer != nil {
-		c.memoryTimer.Stop()
+	for _, t := range []*time.Timer{c.memoryTimer, c.closeTimer} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	for sn, h := range c.held {
 		if h.pdu != nil {

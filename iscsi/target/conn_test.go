@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -265,6 +266,36 @@ func TestLogout(t *testing.T) {
 		p.noLeak()
 		require.NoError(t, s.Shutdown(context.Background()))
 	})
+}
+
+// TestLogoutOverRDMA: the initiator may close first, however it does that; if it does not, the target closes.
+func TestLogoutOverRDMA(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(p *peer)
+		took time.Duration
+	}{
+		{"initiator closes", func(p *peer) { p.cut(nil) }, 0},
+		{"initiator resets", func(p *peer) { p.cut(io.ErrUnexpectedEOF) }, 0},
+		{"target closes", func(*peer) {}, closeWait},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t, nil, memory(t, 1<<20), memory(t, 1<<20))
+				p := connect(t, s, func(p *peer) { p.info.RDMA = true })
+				p.login(normalKeys("RDMAExtensions", "Yes")...)
+				p.logoutRequest(iscsi.LogoutSession, 0)
+				require.Equal(t, iscsi.LogoutOK, iscsi.LogoutResponse(p.pdu(iscsi.OpLogoutRsp).BHS[:]).Response())
+				start := time.Now()
+				c.end(p)
+				require.NoError(t, p.ended())
+				require.Equal(t, c.took, time.Since(start))
+				require.Equal(t, c.took > 0, p.graceful)
+				require.Empty(t, s.Status().Sessions)
+				p.noLeak()
+			})
+		})
+	}
 }
 
 // TestShutdown: initiators are asked to log out; those that do not are served to the end of what was accepted; every

@@ -41,10 +41,21 @@ func (c *conn) logoutRequest(p *iscsi.PDU) {
 	})
 }
 
-// endLogout answers a logout and closes the connection. c.mu is held.
+// closeWait is how long an initiator has to close an RDMA connection after its logout before the target does.
+const closeWait = time.Second
+
+// endLogout answers a logout and closes the connection. RFC 7143 (section 11.14) has the target half-close TCP behind its
+// response. An RDMA connection has no half: when the target ends it, the initiator cannot tell this from a failure unless
+// it has handled the response before, and Linux's then reports a connection error. So an initiator over RDMA may close
+// first; the target is still the one who sees to it (RFC 7145, section 5.2.2). c.mu is held.
 func (c *conn) endLogout(itt uint32) {
 	c.logoutResponse(itt, iscsi.LogoutOK)
-	c.terminate(nil, true)
+	if c.state >= stateEnding || !c.dm.Info().RDMA {
+		c.terminate(nil, true)
+		return
+	}
+	c.state = stateEnding
+	c.closeTimer = time.AfterFunc(closeWait, func() { c.dm.ConnectionTerminate(true) })
 }
 
 func (c *conn) logoutResponse(itt uint32, code iscsi.LogoutCode) {
