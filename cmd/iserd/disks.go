@@ -65,6 +65,13 @@ func luOptions(opts map[string]string, cfg *scsi.LUConfig) error {
 	return nil
 }
 
+// rescan finds the disks that have become larger, and tells their initiators.
+func (d *disks) rescan() {
+	for _, lu := range d.lus {
+		lu.Refresh()
+	}
+}
+
 // close makes what was written durable and closes the stores. It is called after the last command.
 func (d *disks) close() error {
 	var errs []error

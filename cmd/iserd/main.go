@@ -36,7 +36,8 @@ The first LUN has the number 0, the next one 1, and so on.
 
 iserd listens on 127.0.0.1 unless told otherwise, because it does not authenticate anybody: whoever can
 connect can read and write the disks. It prints "ready: TARGET on ADDRESS" for each listener once it serves. SIGTERM or
-SIGINT ends it: it finishes what it has accepted, flushes, and exits with status 0.`,
+SIGINT ends it: it finishes what it has accepted, flushes, and exits with status 0. SIGHUP has it look at the sizes of its
+disks again, and tell initiators of what has grown.`,
 		Example: `  iserd --lun disk.img,size=1GiB
   iserd --lun disk.img --lun mem:64MiB --listen 192.0.2.10:3260 --target iqn.2026-11.com.example:store1
   iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info`,

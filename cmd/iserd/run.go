@@ -84,6 +84,8 @@ func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
 		}
 	}
 
+	disks.rescanOnHangup(ctx)
+
 	server, err := target.New(target.Config{
 		Targets: []target.Target{{Name: name, Alias: o.alias, PortalGroup: portalGroup, Device: device}},
 		Log:     log,
