@@ -5,8 +5,9 @@ BIN     := bin
 TOOL    := $(GO) tool -modfile=internal/tools/go.mod
 OTHERS  := darwin/amd64 darwin/arm64 windows/amd64 windows/arm64 freebsd/amd64 freebsd/arm64 linux/arm64
 FUZZ_SECONDS ?= 240
+KERNEL  ?= 6.1
 
-.PHONY: help build test lint cross demo bench fuzz clean
+.PHONY: help build test lint cross demo bench fuzz interop clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +34,10 @@ bench: ## the benchmarks with their ratios to raw TCP
 
 fuzz: ## fuzz every target for FUZZ_SECONDS in all
 	@tests/fuzz.sh $(FUZZ_SECONDS)
+
+interop: ## against Linux's siw, ib_iser and LIO in QEMU (Debian 12, root): KERNEL=6.1|6.12, FULL=1 for the whole matrix, LEGS=names
+	@$(GO) build -o $(BIN)/interop ./tests/interop
+	@cd tests/interop && ../../$(BIN)/interop -kernel $(KERNEL) $(if $(FULL),-full) $(if $(LEGS),-legs $(LEGS))
 
 clean: ## remove what was built
 	rm -rf $(BIN)

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// leg is one boot: a script of legs/, the variant of siw it runs with, and the MTU.
+type leg struct {
+	name     string
+	programs []string // ours, built for the guest: folders below the module's root
+	variant  string   // "", "-crc", "-p2p", "-rev1": what siw fixes when it is built
+	mtu      int
+	bound    time.Duration // a guard against hanging: how long the guest may run
+	long     bool          // with -full only
+	variants []string      // what the leg can do without; nil: all
+	disk     bool          // wants a disk that outlives the guest
+	check    func(dir string) []check
+}
+
+func (l leg) String() string {
+	v := "plain"
+	if l.variant != "" {
+		v = l.variant[1:]
+	}
+	return fmt.Sprintf("%s siw %s mtu %d", l.name, v, l.mtu)
+}
+
+// table is every leg, in the order in which they run.
+var table = []leg{
+	{name: "initiator", programs: []string{"cmd/iserd"}},
+}
+
+// matrix is what -full runs each leg with; without it the first alone.
+var matrix = []struct {
+	variant string
+	mtu     int
+}{{"-crc", 1500}, {"", 1500}, {"", 65535}, {"-crc", 65535}, {"-p2p", 1500}, {"-rev1", 1500}}
+
+// choose lists what the flags ask for.
+func (o *options) choose() ([]leg, error) {
+	var only []string
+	if o.legs != "" {
+		only = strings.Split(o.legs, ",")
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(table, func(l leg) bool { return l.name == name }) {
+			return nil, fmt.Errorf("no leg %q", name)
+		}
+	}
+	var legs []leg
+	for i, m := range matrix {
+		if i > 0 && !o.full {
+			break
+		}
+		for _, l := range table {
+			if only != nil && !slices.Contains(only, l.name) || l.long && !o.full {
+				continue
+			}
+			if l.variants != nil && !slices.Contains(l.variants, m.variant) {
+				continue
+			}
+			l.variant, l.mtu = m.variant, m.mtu
+			if l.bound == 0 {
+				l.bound = 15 * time.Minute
+			}
+			legs = append(legs, l)
+		}
+	}
+	return legs, nil
+}
+
+// prepare fills the folder that the guest sees as /host.
+func (l leg) prepare(dir, programs string, full bool) error {
+	env := fmt.Sprintf("VARIANT=%s\nMTU=%d\nFULL=%d\n", l.variant, l.mtu, map[bool]int{true: 1}[full])
+	if err := os.WriteFile(filepath.Join(dir, "env"), []byte(env), 0o644); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(programs)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.Link(filepath.Join(programs, e.Name()), filepath.Join(dir, e.Name())); err != nil {
+			if err := copyFile(filepath.Join(dir, e.Name()), filepath.Join(programs, e.Name()), 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	if err := copyFile(filepath.Join(dir, "lib.sh"), "lib.sh", 0o644); err != nil {
+		return err
+	}
+	return copyFile(filepath.Join(dir, "leg.sh"), filepath.Join("legs", l.name+".sh"), 0o644)
+}
+
+func copyFile(dst, src string, mode fs.FileMode) error {
+	data, err := os.ReadFile(src)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(dst, data, mode)
+}
+
+// boot runs the guest to its end. Emulation, not KVM: it works in any container, and slowness finds races.
+func boot(ctx context.Context, l leg, guest, dir string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.bound, fmt.Errorf("the guest did not end within %v", l.bound))
+	defer cancel()
+	console, err := os.OpenFile(filepath.Join(dir, "console.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer console.Close()
+	args := []string{
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "768",
+		"-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
+		"-kernel", filepath.Join(guest, "vmlinuz"), "-initrd", filepath.Join(guest, "initramfs.cpio.zst"),
+		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off nokaslr random.trust_cpu=on tsc=reliable rdinit=/init",
+		"-virtfs", "local,path=" + dir + ",mount_tag=host,security_model=none",
+		"-device", "virtio-rng-pci",
+	}
+	if l.disk {
+		image := filepath.Join(dir, "disk.img")
+		if f, err := os.OpenFile(image, os.O_CREATE|os.O_RDWR, 0o644); err != nil {
+			return err
+		} else if err := errors.Join(f.Truncate(diskSize), f.Close()); err != nil {
+			return err
+		}
+		args = append(args, "-drive", "file="+image+",format=raw,if=virtio,cache=writeback")
+	}
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
+	cmd.Stdout, cmd.Stderr = console, console
+	err = cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("qemu: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "finished")); err != nil {
+		return errors.New("the guest went down before the leg had finished")
+	}
+	return nil
+}
+
+const diskSize = 256 << 20
+
+// check is one line of a leg's results.
+type check struct {
+	ok   bool
+	name string
+}
+
+// results reads what the guest recorded.
+func results(dir string) (checks []check, notes []string) {
+	f, err := os.Open(filepath.Join(dir, "results"))
+	if err != nil {
+		return nil, nil
+	}
+	defer f.Close()
+	in := bufio.NewReader(f)
+	for {
+		line, err := in.ReadString('\n')
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch word {
+		case "PASS", "FAIL":
+			checks = append(checks, check{word == "PASS", rest})
+		case "NOTE":
+			notes = append(notes, rest)
+		}
+		if errors.Is(err, io.EOF) {
+			return checks, notes
+		}
+		if err != nil {
+			return append(checks, check{false, err.Error()}), notes
+		}
+	}
+}

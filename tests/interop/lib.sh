@@ -1,0 +1,143 @@
+# What the legs share; each sources it. A leg records its checks with pass and fail, waits with await, and ends with finish.
+# /host is shared with the host: env (what to run with), the programs, results, and what is worth keeping.
+. /host/env
+IP=10.9.0.1
+PORT=3260
+IQN=iqn.2026-11.com.example:interop
+dmesg -n 4
+for p in iserd iser iwarp faultpeer; do [ -e /host/$p ] && cp /host/$p /usr/bin/; done
+: >/host/results
+failures=0
+
+pass() { echo "PASS $*" | tee -a /host/results; }
+fail() { echo "FAIL $*" | tee -a /host/results; failures=$((failures + 1)); }
+note() { echo "NOTE $*" | tee -a /host/results; }
+
+# check NAME COMMAND...: the command succeeds.
+check() {
+	local name=$1 status
+	shift
+	"$@" >/tmp/check.out 2>&1
+	status=$?
+	if [ $status = 0 ]; then pass "$name"; return 0; fi
+	fail "$name (status $status: $*)"
+	cat /tmp/check.out
+	return 1
+}
+
+# must NAME COMMAND...: as check, but without it the rest makes no sense.
+must() { check "$@" || finish; }
+
+# await SECONDS WHAT COMMAND...: polls until the command succeeds. Says what it waited for in vain.
+await() {
+	local end=$((SECONDS + $1)) what=$2
+	shift 2
+	until "$@" >/dev/null 2>&1; do
+		if [ $SECONDS -ge $end ]; then
+			fail "waited in vain for $what"
+			return 1
+		fi
+		sleep 0.1
+	done
+}
+
+finish() {
+	capture_stop
+	for l in /tmp/*.log; do
+		[ -s "$l" ] || continue
+		echo "--- $l"
+		tail -n 150 "$l"
+	done
+	echo "--- kernel"
+	dmesg | grep -v 'speed is unknown' | tail -n 80
+	echo $failures >/host/finished
+	exit $((failures > 0))
+}
+
+# siw_up: one siw device for all traffic. siw cannot resolve 127.0.0.1 on lo, so it sits on a dummy device; packets between
+# its own addresses still cross lo, which sets the MTU and is where to capture.
+siw_up() {
+	modprobe -a ib_uverbs libcrc32c crc32c-intel crc32c_generic rdma_ucm dummy numdummies=0
+	insmod /siw/siw$VARIANT.ko || finish
+	ip link set lo mtu $MTU
+	ip link add dummy0 type dummy
+	ip addr add $IP/24 dev dummy0
+	ip link set dummy0 mtu $((MTU > 65535 ? 65535 : MTU)) up
+	rdma link add siw0 type siw netdev dummy0 || finish
+	ulimit -l unlimited
+}
+
+# capture_start FILTER: from here to capture_stop into /host/session.pcap.
+capture_start() {
+	tcpdump -i lo -Z root -U -s 0 -B 65536 -w /host/session${1:+-$1}.pcap $2 2>/tmp/tcpdump.log &
+	TCPDUMP=$!
+	await 30 tcpdump grep -q listening /tmp/tcpdump.log
+}
+capture_stop() {
+	[ -n "$TCPDUMP" ] || return 0
+	local last=-1 now # nothing more to come once the file stays as it is
+	while now=$(stat -c %s /host/session*.pcap | tr '\n' ' ') && [ "$now" != "$last" ]; do
+		last=$now
+		sleep 0.5
+	done
+	kill -INT $TCPDUMP
+	wait $TCPDUMP
+	TCPDUMP=
+	grep -q '^0 packets dropped by kernel' /tmp/tcpdump.log || note "the capture has holes: $(grep 'dropped by kernel' /tmp/tcpdump.log)"
+}
+
+# iserd_up ARGS...: our target on $IP:$PORT.
+iserd_up() {
+	: >/tmp/iserd.ready
+	iserd --listen $IP:$PORT --target $IQN --log-level info "$@" >/tmp/iserd.ready 2>>/tmp/iserd.log &
+	ISERD=$!
+	await 60 "iserd" grep -q '^ready' /tmp/iserd.ready || finish
+}
+iserd_down() {
+	kill $ISERD
+	wait $ISERD
+	check "iserd ends with status 0 on SIGTERM" [ $? = 0 ]
+}
+
+# initiator_up: open-iscsi's daemon, for iser and tcp.
+initiator_up() {
+	modprobe -a iscsi_tcp ib_iser sd_mod sg
+	mkdir -p /etc/iscsi /run/lock /var/lib/iscsi
+	echo InitiatorName=iqn.2026-11.com.example:initiator >/etc/iscsi/initiatorname.iscsi
+	sed -i '/^iscsid.startup/d; s/^node.startup.*/node.startup = manual/
+		s/^node.conn\[0\].timeo.login_timeout.*/node.conn[0].timeo.login_timeout = 30/' /etc/iscsi/iscsid.conf
+	iscsid -f -d 1 >/tmp/iscsid.log 2>&1 &
+	await 30 iscsid iscsiadm -m iface
+}
+
+# node IFACE: the node record of our target over iser or default (TCP). set_node KEY VALUE changes it.
+node() {
+	iscsiadm -m node -o delete >/dev/null 2>&1
+	iscsiadm -m node -T $IQN -p $IP:$PORT,1 -I $1 -o new
+}
+set_node() { iscsiadm -m node -T $IQN -o update -n "$1" -v "$2"; }
+login() { timeout 90 iscsiadm -m node -T $IQN -p $IP:$PORT,1 --login; }
+logout() { timeout 90 iscsiadm -m node -T $IQN -p $IP:$PORT,1 --logout; }
+
+# disk LUN: the block device of a LUN of the session, waited for.
+disk_name() { ls -d /sys/class/iscsi_session/session*/device/target*/*:*:*:$1/block/sd* 2>/dev/null | sed 's:.*/::' | head -1; }
+disk_there() { d=$(disk_name $1) && [ -n "$d" ] && [ -b /dev/$d ] && [ "$(cat /sys/block/$d/size)" -gt 0 ]; }
+no_disks() { ! ls /sys/class/iscsi_session/session* >/dev/null 2>&1 && ! ls -d /sys/block/sd* >/dev/null 2>&1; }
+disk() { await 60 "LUN $1" disk_there $1 && echo /dev/$(disk_name $1); }
+
+sum() { sha256sum | cut -d' ' -f1; }
+same() { cmp "$@"; }
+
+# warnings: what the kernel said since the last call that it should not have.
+seen=0
+warnings() {
+	local all
+	dmesg >/tmp/dmesg.now
+	all=$(wc -l </tmp/dmesg.now)
+	tail -n +$((seen + 1)) /tmp/dmesg.now |
+		grep -E 'conn error|WARNING|BUG|Oops|I/O error|Buffer I/O|critical|siw.*(error|fail)|iser.*(error|fail)|rejected|timed out|Call Trace|EXT4-fs error' |
+		grep -v 'module verification failed' >/tmp/kernel.warnings
+	seen=$all
+	cat /tmp/kernel.warnings
+	! [ -s /tmp/kernel.warnings ]
+}

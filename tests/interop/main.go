@@ -1,0 +1,172 @@
+// Command interop proves the stack against Linux: it boots a Debian kernel with soft-iWARP (siw), its iSER initiator (ib_iser)
+// and target (LIO, ib_isert) in QEMU, runs each leg of the proof in a guest of its own, and reads the captures with tshark.
+//
+// guest/make.sh makes the guest; legs/*.sh are what runs in it; docs/interop.md says what they prove.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var o options
+	flag.StringVar(&o.kernel, "kernel", "6.1", "Debian kernel `series` of the guest: 6.1 or 6.12")
+	flag.BoolVar(&o.full, "full", false, "the whole matrix: every variant of siw, both MTUs, and the long legs")
+	flag.StringVar(&o.legs, "legs", "", "run only these legs (`names`, with commas)")
+	flag.StringVar(&o.cache, "cache", cacheFolder(), "where guests are kept")
+	flag.StringVar(&o.keep, "keep", "", "keep each leg's `folder` (log, captures) there, passed or not")
+	flag.Parse()
+	passed, failed, err := o.run(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+	}
+	fmt.Printf("%d passed, %d failed\n", passed, failed)
+	if failed > 0 || err != nil {
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	kernel string
+	full   bool
+	legs   string
+	cache  string
+	keep   string
+}
+
+// cacheFolder is outside of any checkout, so that a guest is made once for all of them.
+func cacheFolder() string {
+	base := os.Getenv("XDG_CACHE_HOME")
+	if base == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			home = os.TempDir()
+		}
+		base = filepath.Join(home, ".cache")
+	}
+	return filepath.Join(base, "goiwarp-interop")
+}
+
+// run makes the guest and the programs and runs the legs one after the other.
+func (o *options) run(ctx context.Context) (passed, failed int, err error) {
+	legs, err := o.choose()
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := os.MkdirAll(o.cache, 0o755); err != nil {
+		return 0, 0, err
+	}
+	guest, err := output(ctx, "guest/make.sh", o.kernel, o.cache)
+	if err != nil {
+		return 0, 0, fmt.Errorf("making the guest: %w", err)
+	}
+	programs, err := os.MkdirTemp("", "goiwarp-interop-programs.")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer os.RemoveAll(programs)
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", programs+"/")
+	for _, l := range legs {
+		for _, p := range l.programs {
+			build.Args = append(build.Args, "goiwarp/"+p)
+		}
+	}
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := build.CombinedOutput(); err != nil {
+		return 0, 0, fmt.Errorf("building the programs: %w\n%s", err, out)
+	}
+	for _, l := range legs {
+		if ctx.Err() != nil {
+			return passed, failed, context.Cause(ctx)
+		}
+		p, f, err := o.runLeg(ctx, l, guest, programs)
+		passed, failed = passed+p, failed+f
+		if err != nil {
+			return passed, failed, fmt.Errorf("%s: %w", l, err)
+		}
+	}
+	return passed, failed, nil
+}
+
+// runLeg boots a guest for one leg and judges what it left.
+func (o *options) runLeg(ctx context.Context, l leg, guest, programs string) (passed, failed int, err error) {
+	dir, err := os.MkdirTemp("", "goiwarp-interop."+l.name+".")
+	if err != nil {
+		return 0, 0, err
+	}
+	keep := false
+	defer func() {
+		if !keep {
+			_ = os.RemoveAll(dir)
+		}
+	}()
+	if o.keep != "" {
+		keep = true
+		kept := filepath.Join(o.keep, strings.ReplaceAll(l.String(), " ", "_"))
+		if err := os.RemoveAll(kept); err != nil {
+			return 0, 0, err
+		}
+		if err := os.MkdirAll(o.keep, 0o755); err != nil {
+			return 0, 0, err
+		}
+		if err := os.Rename(dir, kept); err != nil {
+			return 0, 0, err
+		}
+		dir = kept
+	}
+	start := time.Now()
+	fmt.Printf("== %s\n", l)
+	if err := l.prepare(dir, programs, o.full); err != nil {
+		return 0, 0, err
+	}
+	ended := boot(ctx, l, guest, dir)
+	checks, notes := results(dir)
+	if ended != nil {
+		checks = append(checks, check{ok: false, name: ended.Error()})
+	}
+	if l.check != nil {
+		checks = append(checks, l.check(dir)...)
+	}
+	checks = append(checks, dissect(ctx, dir)...)
+	for _, n := range notes {
+		fmt.Printf("   %s\n", n)
+	}
+	for _, c := range checks {
+		if c.ok {
+			passed++
+			continue
+		}
+		failed++
+		fmt.Printf("   FAIL %s\n", c.name)
+	}
+	fmt.Printf("   %d passed, %d failed in %v\n", passed, failed, time.Since(start).Round(time.Second))
+	if failed > 0 {
+		keep = true
+		fmt.Printf("   log: %s\n", filepath.Join(dir, "console.log"))
+	}
+	return passed, failed, nil
+}
+
+// output runs a program whose standard output is its answer; what it says on standard error is for people.
+func output(ctx context.Context, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return "", fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), err
+}
