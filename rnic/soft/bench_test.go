@@ -281,39 +281,46 @@ func (pr *benchConn) writes(b testing.TB, src, sink rnic.MR, n int) time.Duratio
 // pingPong bounces n messages, both ends answering from their handlers.
 func (pr *benchConn) pingPong(b testing.TB, size, n int) time.Duration {
 	c, s := pr.client, pr.server
-	done := make(chan error, 2)
-	left := n
-	bounce := func(e *side, count func() bool) func([]rnic.Completion) {
+	done := make(chan error, 1)
+	end := func(err error) {
+		select {
+		case done <- err:
+		default: // the round has ended already
+		}
+	}
+	// Each end takes n messages and so posts n receives; the server answers the last one, too.
+	bounce := func(e *side, answers int) func([]rnic.Completion) {
 		rr := &rnic.RecvWR{SGE: []rnic.SGE{{MR: e.mr, Len: size}}}
 		wr := &rnic.SendWR{Op: rnic.OpSend, SGE: []rnic.SGE{{MR: e.mr, Len: size}}}
+		left := n
 		return func(wc []rnic.Completion) {
 			for i := range wc {
 				err := wc[i].Err
-				if err == nil && count() {
-					if err = e.qp.PostRecv(rr); err == nil {
-						err = e.qp.PostSend(wr)
-					}
+				left--
+				if err == nil && left > 0 {
+					err = e.qp.PostRecv(rr)
 				}
-				if err != nil {
-					done <- err
+				if err == nil && answers > 0 {
+					answers--
+					err = e.qp.PostSend(wr)
+				}
+				if err != nil || e == c && left == 0 {
+					end(err)
 				}
 			}
 		}
 	}
-	s.handle(bounce(s, func() bool { return true }))
-	c.handle(bounce(c, func() bool {
-		if left--; left == 0 {
-			done <- nil
-		}
-		return left > 0
-	}))
+	s.handle(bounce(s, n))
+	c.handle(bounce(c, n-1))
 	require.NoError(b, c.qp.PostRecv(&rnic.RecvWR{SGE: []rnic.SGE{{MR: c.mr, Len: size}}}))
 	require.NoError(b, s.qp.PostRecv(&rnic.RecvWR{SGE: []rnic.SGE{{MR: s.mr, Len: size}}}))
 	begin := time.Now()
 	require.NoError(b, c.qp.PostSend(&rnic.SendWR{Op: rnic.OpSend, SGE: []rnic.SGE{{MR: c.mr, Len: size}}}))
 	require.NoError(b, <-done)
 	took := time.Since(begin)
-	s.handle(func([]rnic.Completion) {})
+	idle := func([]rnic.Completion) {}
+	s.handle(idle)
+	c.handle(idle)
 	return took
 }
 
