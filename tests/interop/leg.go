@@ -39,6 +39,9 @@ func (l leg) String() string {
 // table is every leg, in the order in which they run.
 var table = []leg{
 	{name: "initiator", programs: []string{"cmd/iserd"}},
+	{name: "lio", programs: []string{"cmd/iser", "tests/interop/peer"}, variants: []string{"", "-crc", "-p2p"}},
+	{name: "libiscsi", programs: []string{"cmd/iserd"}, variants: []string{"", "-crc", "-p2p"}},
+	{name: "rping", programs: []string{"cmd/iwarp"}, variants: []string{"", "-crc", "-p2p"}},
 }
 
 // matrix is what -full runs each leg with; without it the first alone.

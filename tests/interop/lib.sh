@@ -5,7 +5,7 @@ IP=10.9.0.1
 PORT=3260
 IQN=iqn.2026-11.com.example:interop
 dmesg -n 4
-for p in iserd iser iwarp faultpeer; do [ -e /host/$p ] && cp /host/$p /usr/bin/; done
+for p in iserd iser iwarp peer; do [ -e /host/$p ] && cp /host/$p /usr/bin/; done
 : >/host/results
 failures=0
 
@@ -89,7 +89,7 @@ capture_stop() {
 # iserd_up ARGS...: our target on $IP:$PORT.
 iserd_up() {
 	: >/tmp/iserd.ready
-	iserd --listen $IP:$PORT --target $IQN --log-level info "$@" >/tmp/iserd.ready 2>>/tmp/iserd.log &
+	iserd $CRC --listen $IP:$PORT --target $IQN --log-level info "$@" >/tmp/iserd.ready 2>>/tmp/iserd.log &
 	ISERD=$!
 	await 60 "iserd" grep -q '^ready' /tmp/iserd.ready || finish
 }
@@ -140,4 +140,45 @@ warnings() {
 	seen=$all
 	cat /tmp/kernel.warnings
 	! [ -s /tmp/kernel.warnings ]
+}
+
+# Flags for our programs: with CRCs where this siw demands them, without where it asks for none.
+case $VARIANT in
+-crc) CRC= PEERCRC=true ;;
+*) CRC=--crc=false PEERCRC=false ;;
+esac
+
+# listens PORT: whether somebody, the kernel itself included, listens on a TCP port.
+listens() { grep -qi ":$(printf %04X $1) 00000000:0000 0A" /proc/net/tcp; }
+not_listening() { ! listens $1; }
+
+# lio_up: the kernel's target.
+lio_up() {
+	mkdir -p /etc/target
+	modprobe -a target_core_mod target_core_file iscsi_target_mod ib_isert
+	grep -q /sys/kernel/config /proc/mounts || mount -t configfs none /sys/kernel/config
+	LIO=/sys/kernel/config/target
+	mkdir -p $LIO/iscsi
+	ip netns add lio
+}
+# lio_target NAME PORTAL iser|tcp [1 for write-protected]: a target with one LUN of 64 MiB in memory. LIO opens a TCP listener for
+# every portal, and on iWARP the RDMA listener wants the same port. LIO makes the TCP one in the network namespace of whoever
+# creates the portal and the RDMA one in the first namespace: so the portal is created inside an empty one.
+lio_target() {
+	local store=$LIO/core/rd_mcp_0/r${2##*:} t=$LIO/iscsi/$1/tpgt_1
+	mkdir -p $store
+	echo rd_pages=16384 >$store/control
+	echo 1 >$store/enable
+	mkdir -p $t/lun/lun_0
+	ln -s $store $t/lun/lun_0/link
+	for kv in authentication=0 generate_node_acls=1 demo_mode_write_protect=${4:-0} cache_dynamic_acls=1; do
+		echo ${kv#*=} >$t/attrib/${kv%%=*}
+	done
+	if [ $3 = iser ]; then
+		nsenter --net=/run/netns/lio mkdir $t/np/$2
+		check "LIO opens an iSER portal" sh -c "echo 1 >$t/np/$2/iser" || finish
+	else
+		mkdir $t/np/$2
+	fi
+	echo 1 >$t/enable
 }

@@ -1,0 +1,99 @@
+// Command peer is a peer with habits that the programs do not have: it runs in the interop guest and talks to
+// the kernel.
+//
+//	peer invalidate URL      write and read, Send with Invalidate agreed
+//	peer no-invalidate URL   the same, Send with Invalidate refused
+//	peer beyond URL          read behind the end of the disk
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+)
+
+func main() {
+	var o options
+	flag.BoolVar(&o.crc, "crc", true, "MPA CRCs")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := o.run(ctx, flag.Arg(0), flag.Arg(1)); err != nil {
+		fmt.Fprintln(os.Stderr, "peer:", strings.ReplaceAll(err.Error(), "\n", "; "))
+		os.Exit(1)
+	}
+}
+
+type options struct{ crc bool }
+
+func (o options) run(ctx context.Context, what, arg string) error {
+	switch what {
+	case "invalidate", "no-invalidate":
+		return o.exchange(ctx, arg, what == "invalidate")
+	case "beyond":
+		return o.beyond(ctx, arg)
+	}
+	return fmt.Errorf("unknown command %q", what)
+}
+
+// exchange writes 1 MiB, reads it back, and checks who invalidated the STags.
+func (o options) exchange(ctx context.Context, url string, invalidate bool) (err error) {
+	s, err := o.login(ctx, url, !invalidate)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	data := make([]byte, 1<<20)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range data {
+		data[i] = byte(rng.Uint32())
+	}
+	if _, err := s.lun.WriteAtContext(ctx, data, 0); err != nil {
+		return err
+	}
+	back := make([]byte, len(data))
+	if _, err := s.lun.ReadAtContext(ctx, back, 0); err != nil {
+		return err
+	}
+	if !bytes.Equal(data, back) {
+		return errors.New("what was read is not what was written")
+	}
+	byPeer := s.fact("STags invalidated by the peer")
+	fmt.Println("STags invalidated by the peer:", byPeer)
+	if (byPeer != "0") != invalidate {
+		return fmt.Errorf("the peer invalidated %s STags", byPeer)
+	}
+	return nil
+}
+
+// beyond asks for a block that the disk does not have.
+func (o options) beyond(ctx context.Context, url string) (err error) {
+	s, err := o.login(ctx, url, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	size, err := s.lun.Size(ctx)
+	if err != nil {
+		return err
+	}
+	block, err := s.lun.BlockSize(ctx)
+	if err != nil {
+		return err
+	}
+	buf, err := s.session.Alloc(block)
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	return s.lun.ReadBuf(ctx, uint64(size)/uint64(block)+8, 1, buf)
+}
+
+var quiet = slog.New(slog.DiscardHandler)
