@@ -65,8 +65,8 @@ type Config struct {
 	Serve func(dm iscsi.Datamover) error
 	// SniffTimeout bounds the wait for the first octets; 0 means DefaultSniffTimeout.
 	SniffTimeout time.Duration
-	// MaxSniffing bounds the connections that have not told yet what they are; more are
-	// accepted once one of these has. 0 means DefaultMaxSniffing.
+	// MaxSniffing bounds the connections that have not told yet what they are, or not finished their handshake; one
+	// more takes the place of the oldest, so that the silent shut nobody out. 0 means DefaultMaxSniffing.
 	MaxSniffing int
 	Log         *slog.Logger
 }
@@ -83,7 +83,7 @@ func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	sniffing := make(chan struct{}, cfg.MaxSniffing)
+	crowd := newCrowd(cfg.MaxSniffing)
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
@@ -103,16 +103,13 @@ func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
 			}
 			return fmt.Errorf("accepting connections on %s: %w", ln.Addr(), err)
 		}
-		select {
-		case sniffing <- struct{}{}:
-		case <-ctx.Done():
-			_ = conn.Close()
-			return nil
-		}
+		place := crowd.enter(conn)
 		conns.Go(func() {
 			log := cfg.Log.With("peer", conn.RemoteAddr().String())
 			dm, err := cfg.receive(ctx, conn)
-			<-sniffing
+			if stayed := crowd.leave(place); !stayed && err != nil {
+				err = errCrowded
+			}
 			if err != nil {
 				log.Info("connection refused", "err", err)
 				return

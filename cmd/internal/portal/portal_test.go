@@ -62,6 +62,9 @@ func FuzzSniff(f *testing.F) {
 	})
 }
 
+// crowded is how many connections of these tests' portals may be silent.
+const crowded = 4
+
 // serve runs a portal that hands the first octets of each kind to got.
 func serve(t *testing.T, timeout time.Duration) (addr string, got chan string, stop func() error) {
 	t.Helper()
@@ -71,6 +74,9 @@ func serve(t *testing.T, timeout time.Duration) (addr string, got chan string, s
 	take := func(kind string) func(context.Context, net.Conn, []byte) (iscsi.Datamover, error) {
 		return func(_ context.Context, conn net.Conn, read []byte) (iscsi.Datamover, error) {
 			rest, err := io.ReadAll(conn)
+			if errors.Is(err, net.ErrClosed) {
+				return nil, err // it had to make room
+			}
 			assert.NoError(t, err)
 			got <- kind + " " + string(read) + string(rest)
 			return nil, errors.Join(errors.New("enough"), conn.Close())
@@ -79,7 +85,7 @@ func serve(t *testing.T, timeout time.Duration) (addr string, got chan string, s
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(ctx, ln, Config{ISCSI: take("iscsi"), ISER: take("iser"), SniffTimeout: timeout})
+		done <- Serve(ctx, ln, Config{ISCSI: take("iscsi"), ISER: take("iser"), SniffTimeout: timeout, MaxSniffing: crowded})
 	}()
 	return ln.Addr().String(), got, func() error {
 		cancel()
@@ -132,4 +138,38 @@ func TestStopWaitsForNobody(t *testing.T) {
 	require.NoError(t, stop())
 	_, err = conn.Read(make([]byte, 1))
 	require.Error(t, err)
+}
+
+// TestTheSilentShutNobodyOut: when all places of the silent are taken, a newcomer gets the oldest one's.
+func TestTheSilentShutNobodyOut(t *testing.T) {
+	addr, got, stop := serve(t, time.Hour)
+	var silent []net.Conn
+	for i := range 3 * crowded {
+		conn, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		if i%2 == 1 { // a handshake that is never finished is no better than silence
+			_, err = io.WriteString(conn, mpaRequestKey)
+			require.NoError(t, err)
+		}
+		silent = append(silent, conn)
+	}
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "\x43 login")
+	require.NoError(t, err)
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	for s := range got {
+		if s == "iscsi \x43 login" {
+			break
+		}
+	}
+	_, err = io.Copy(io.Discard, silent[0])
+	var timeout net.Error
+	require.False(t, errors.As(err, &timeout) && timeout.Timeout(), "the oldest is closed")
+	for _, c := range silent {
+		_ = c.Close()
+	}
+	require.NoError(t, stop())
 }
