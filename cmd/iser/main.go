@@ -11,7 +11,7 @@ import (
 	"goiwarp/cmd/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(command())) }
+func main() { os.Exit(cli.Main(command(), cli.Patience)) }
 
 func command() *cobra.Command {
 	o := &connectOptions{crc: true, logLevel: "error"}

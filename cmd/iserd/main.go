@@ -10,7 +10,7 @@ import (
 	"goiwarp/cmd/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(command())) }
+func main() { os.Exit(cli.Main(command(), 0)) }
 
 func command() *cobra.Command {
 	o := options{listen: []string{"127.0.0.1:3260"}, logLevel: "warn", crc: true}

@@ -15,7 +15,7 @@ import (
 	"goiwarp/cmd/internal/fabric"
 )
 
-func main() { os.Exit(cli.Main(command())) }
+func main() { os.Exit(cli.Main(command(), cli.Patience)) }
 
 // common are the flags of all commands that use a device.
 type common struct {

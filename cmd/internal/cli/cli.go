@@ -12,10 +12,14 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 )
+
+// Patience is how long a program of one task may take to end after a signal.
+const Patience = 10 * time.Second
 
 // UsageError is a mistake in how a program was called; it ends the program with status 2.
 type UsageError struct{ Err error }
@@ -38,11 +42,35 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// Main runs root until it returns, or until SIGINT or SIGTERM cancels its context, and returns the
-// exit status: 0, 1 after an error, 2 after a mistake in usage. An error is printed as one line.
-func Main(root *cobra.Command) int {
+// Main runs root until it returns and returns the exit status: 0, 1 after an error, 2 after a mistake in usage. An error is
+// printed as one line. The first SIGINT or SIGTERM cancels root's context; a second one kills the process. A program that
+// goes on for patience after the first one, because it waits for a pipe that nobody serves, say, is ended with status 1;
+// a patience of 0 lets it take its time.
+func Main(root *cobra.Command, patience time.Duration) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop)
+	done := make(chan int, 1)
+	go func() { done <- run(ctx, root) }()
+	if patience == 0 {
+		return <-done
+	}
+	select {
+	case status := <-done:
+		return status
+	case <-ctx.Done():
+	}
+	select {
+	case status := <-done:
+		return status
+	case <-time.After(patience):
+		fmt.Fprintf(os.Stderr, "%s: %s; what it waited for did not come\n", root.Name(), OneLine(context.Cause(ctx)))
+		return 1
+	}
+}
+
+// run runs root under ctx and returns the exit status.
+func run(ctx context.Context, root *cobra.Command) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usagef("%v; see '%s --help'", err, cmd.CommandPath())
