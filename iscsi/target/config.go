@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"goiwarp/iscsi"
@@ -106,6 +107,8 @@ func (c Config) withDefaults() (Config, error) {
 		switch {
 		case err != nil:
 			return c, fmt.Errorf("target: %w", err)
+		case len(t.Alias) > iscsi.MaxValueLen || strings.ContainsRune(t.Alias, 0):
+			return c, fmt.Errorf("target: the alias of %s is longer than %d octets, or has a zero octet", t.Name, iscsi.MaxValueLen)
 		case t.Device == nil:
 			return c, fmt.Errorf("target: %s has no device", t.Name)
 		case seen[name]:

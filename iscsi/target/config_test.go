@@ -1,6 +1,7 @@
 package target
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,8 @@ func TestConfig(t *testing.T) {
 		"no targets":        func(c *Config) { c.Targets = nil },
 		"no name":           func(c *Config) { c.Targets[0].Name = "" },
 		"no iSCSI name":     func(c *Config) { c.Targets[0].Name = "disk" },
+		"long alias":        func(c *Config) { c.Targets[0].Alias = strings.Repeat("a", 256) },
+		"two aliases":       func(c *Config) { c.Targets[0].Alias = "a\x00InitialR2T=No" },
 		"no device":         func(c *Config) { c.Targets[0].Device = nil },
 		"negative timeout":  func(c *Config) { c.LoginTimeout = -time.Second },
 		"window":            func(c *Config) { c.Limits.Window = -1 },
