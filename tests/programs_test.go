@@ -242,6 +242,8 @@ func TestMistakesGetOneLine(t *testing.T) {
 		{"unknown option", []string{iserd, "--lun", "mem:1MiB,colour=red"}, 1, "colour"},
 		{"file in use", []string{iserd, "--listen", "127.0.0.1:0", "--lun", img}, 1, "in use"},
 		{"port taken", []string{iserd, "--lun", "mem:1MiB", "--listen", d.Addr}, 1, "in use"},
+		{"size below a block", []string{iserd, "--listen", "127.0.0.1:0", "--lun", filepath.Join(dir, "small") + ",size=100"}, 1, "no block"},
+		{"long alias", []string{iserd, "--listen", "127.0.0.1:0", "--lun", "mem:1MiB", "--alias", strings.Repeat("a", 256)}, 1, "alias"},
 		{"bad listen address", []string{iserd, "--lun", "mem:1MiB", "--listen", "nowhere"}, 1, "nowhere"},
 		{"bad target name", []string{iserd, "--lun", "mem:1MiB", "--listen", "127.0.0.1:0", "--target", "my disk"}, 1, "my disk"},
 		{"unknown flag", []string{iserd, "--frobnicate"}, 2, "frobnicate"},
@@ -254,6 +256,9 @@ func TestMistakesGetOneLine(t *testing.T) {
 		{"no LUN in the URL", []string{iserTool, "read", d.url("iser", "")}, 1, "LUN"},
 		{"offset beyond the end", []string{iserTool, "read", d.url("iser", "0"), "--offset", "2MiB"}, 1, "end"},
 		{"source does not exist", []string{iserTool, "cp", filepath.Join(dir, "none"), d.url("iser", "0")}, 1, "none"},
+		{"source is a directory", []string{iserTool, "cp", dir, d.url("iser", "0")}, 1, "directory"},
+		{"nothing to read", []string{iserTool, "read", d.url("iser", "0"), "--length", "0"}, 2, "--length 0"},
+		{"no time", []string{iserTool, "--timeout", "0", "ls", d.url("iser", "")}, 2, "--timeout"},
 		{"source too large", []string{iserTool, "cp", iserd, d.url("iser", "0")}, 1, "larger"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -264,6 +269,7 @@ func TestMistakesGetOneLine(t *testing.T) {
 			assert.NotContains(t, r.stderr, "goroutine")
 		})
 	}
+	assert.NoFileExists(t, filepath.Join(dir, "small"), "what cannot be exported is not created")
 }
 
 func TestHelpHasExamples(t *testing.T) {

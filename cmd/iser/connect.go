@@ -54,6 +54,9 @@ func (o *connectOptions) open() (*fabric, error) {
 	if o.maxFPDU < 0 || o.maxFPDU > 65535 {
 		return nil, cli.Usagef("--max-fpdu %d: want 0 to 65535 octets", o.maxFPDU)
 	}
+	if o.timeout <= 0 {
+		return nil, cli.Usagef("--timeout %s: want a time above 0, for example 30s", o.timeout)
+	}
 	f := &fabric{opts: o, log: log, dev: soft.New(soft.Config{Log: log})}
 	if f.domain, err = iser.NewDomain(f.dev, iser.DomainConfig{Log: log}); err != nil {
 		return nil, errors.Join(err, f.dev.Close())

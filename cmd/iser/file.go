@@ -13,8 +13,19 @@ type file struct {
 	size int64
 }
 
-// openSource opens a file to copy from.
+// openSource opens a file to copy from. What has no size is refused before it is opened, because opening a
+// named pipe waits for its other end.
 func openSource(path string) (*file, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		return nil, fmt.Errorf("%s is a directory", path)
+	case !mode.IsRegular() && (mode&os.ModeDevice == 0 || mode&os.ModeCharDevice != 0):
+		return nil, fmt.Errorf("%s: its size is unknown; pipe it into 'iser write' instead", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -22,13 +33,16 @@ func openSource(path string) (*file, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("%s: its size is unknown; pipe it into 'iser write' instead", path)
+		return nil, err
 	}
 	return &file{f: f, size: size}, nil
 }
 
 // openDestination opens a file to copy size octets to. It is created if it does not exist; an existing one gets that size.
 func openDestination(path string, size int64) (*file, error) {
+	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		return nil, fmt.Errorf("%s: a pipe cannot be written at several places; use 'iser read' instead", path)
+	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err

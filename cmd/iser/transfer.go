@@ -26,6 +26,9 @@ func readCommand(o *connectOptions) *cobra.Command {
   iser read iscsi://192.0.2.10/iqn.2026-11.com.example:store1/0 --offset 1MiB --length 512 | hexdump -C`,
 		Args: cli.Args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if length.N == 0 && cmd.Flags().Changed("length") {
+				return cli.Usagef("--length 0: want 1 octet or more; leave it out for all")
+			}
 			return o.withDisk(cmd.Context(), args[0], func(ctx context.Context, d *disk) (err error) {
 				n, err := extent(d, offset, length)
 				if err != nil {
@@ -133,6 +136,9 @@ only a part is written keep the rest.`,
   printf hello | iser write iscsi://192.0.2.10/iqn.2026-11.com.example:store1/0 --offset 1MiB`,
 		Args: cli.Args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if length.N == 0 && cmd.Flags().Changed("length") {
+				return cli.Usagef("--length 0: want 1 octet or more; leave it out for all")
+			}
 			return o.withDisk(cmd.Context(), args[0], func(ctx context.Context, d *disk) error {
 				room, err := extent(d, offset, length)
 				if err != nil {

@@ -26,16 +26,16 @@ func (d *disks) open(spec, identity string) (*scsi.LU, error) {
 	if err := luOptions(named.Options, &cfg); err != nil {
 		return nil, fmt.Errorf("%s: %w", spec, err)
 	}
+	if block := int64(max(cfg.BlockSize, 512)); named.Size > 0 && named.Size < block {
+		return nil, fmt.Errorf("%s: %d octets hold no block of %d", spec, named.Size, block) // before a file is made of that size
+	}
 	st, err := named.Open()
 	if err != nil {
 		return nil, err
 	}
 	lu, err := scsi.NewLU(st, cfg)
 	if err != nil {
-		return nil, errors.Join(err, st.Close())
-	}
-	if n := lu.Ignored(); n > 0 {
-		d.log.Warn("the size is no multiple of the block size; the tail is not used", "lun", spec, "octets", n)
+		return nil, errors.Join(fmt.Errorf("%s: %w", spec, err), st.Close())
 	}
 	d.stores, d.lus = append(d.stores, st), append(d.lus, lu)
 	return lu, nil

@@ -77,7 +77,7 @@ func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
 	for i, spec := range o.luns {
 		lu, err := disks.open(spec, fmt.Sprintf("%s/%d", name, i))
 		if err != nil {
-			return fmt.Errorf("--lun %s: %w", spec, err)
+			return fmt.Errorf("--lun %w", err) // it names spec
 		}
 		if err := device.Add(i, lu); err != nil {
 			return fmt.Errorf("--lun %s: %w", spec, err)
