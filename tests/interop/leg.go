@@ -24,6 +24,7 @@ type leg struct {
 	bound    time.Duration // a guard against hanging: how long the guest may run
 	long     bool          // with -full only
 	variants []string      // what the leg can do without; nil: all
+	reset    bool          // the guest resets itself once, and is booted again
 	disk     bool          // wants a disk that outlives the guest
 	check    func(dir string) []check
 }
@@ -41,6 +42,8 @@ var table = []leg{
 	{name: "initiator", programs: []string{"cmd/iserd"}},
 	{name: "lio", programs: []string{"cmd/iser", "tests/interop/peer"}, variants: []string{"", "-crc", "-p2p"}},
 	{name: "libiscsi", programs: []string{"cmd/iserd"}, variants: []string{"", "-crc", "-p2p"}},
+	{name: "kill", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}},
+	{name: "reset", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}, disk: true, reset: true},
 	{name: "rping", programs: []string{"cmd/iwarp"}, variants: []string{"", "-crc", "-p2p"}},
 }
 
@@ -149,10 +152,17 @@ func boot(ctx context.Context, l leg, guest, dir string) error {
 	case err != nil:
 		return fmt.Errorf("qemu: %w", err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "finished")); err != nil {
-		return errors.New("the guest went down before the leg had finished")
+	finished := filepath.Join(dir, "finished")
+	if _, err := os.Stat(finished); err == nil {
+		return nil
 	}
-	return nil
+	if reset := filepath.Join(dir, "reset"); l.reset {
+		if _, err := os.Stat(reset); err == nil {
+			l.reset = false
+			return boot(ctx, l, guest, dir)
+		}
+	}
+	return errors.New("the guest went down before the leg had finished")
 }
 
 const diskSize = 256 << 20

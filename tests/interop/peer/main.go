@@ -4,6 +4,8 @@
 //	peer invalidate URL      write and read, Send with Invalidate agreed
 //	peer no-invalidate URL   the same, Send with Invalidate refused
 //	peer beyond URL          read behind the end of the disk
+//	peer write DISK LOG N    write, and note what was acknowledged as durable
+//	peer verify IMAGE LOG    hold an image to that log
 package main
 
 import (
@@ -15,6 +17,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,9 +26,9 @@ func main() {
 	var o options
 	flag.BoolVar(&o.crc, "crc", true, "MPA CRCs")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	if err := o.run(ctx, flag.Arg(0), flag.Arg(1)); err != nil {
+	if err := o.run(ctx, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "peer:", strings.ReplaceAll(err.Error(), "\n", "; "))
 		os.Exit(1)
 	}
@@ -33,14 +36,23 @@ func main() {
 
 type options struct{ crc bool }
 
-func (o options) run(ctx context.Context, what, arg string) error {
-	switch what {
+func (o options) run(ctx context.Context, args []string) error {
+	args = append(args, make([]string, 4)...) // what is missing is empty
+	switch args[0] {
 	case "invalidate", "no-invalidate":
-		return o.exchange(ctx, arg, what == "invalidate")
+		return o.exchange(ctx, args[1], args[0] == "invalidate")
 	case "beyond":
-		return o.beyond(ctx, arg)
+		return o.beyond(ctx, args[1])
+	case "write":
+		n, err := strconv.Atoi(args[3])
+		if err != nil {
+			return err
+		}
+		return writeDurably(ctx, args[1], args[2], n)
+	case "verify":
+		return verifyDurable(args[1], args[2])
 	}
-	return fmt.Errorf("unknown command %q", what)
+	return fmt.Errorf("unknown command %q", args[0])
 }
 
 // exchange writes 1 MiB, reads it back, and checks who invalidated the STags.

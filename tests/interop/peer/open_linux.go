@@ -1,0 +1,17 @@
+package main
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// openDSync makes writes pass the page cache and be acknowledged when they are durable.
+const openDSync = unix.O_DIRECT | unix.O_DSYNC
+
+// alignedBlock is a block that O_DIRECT takes: anonymous mappings begin on a page.
+func alignedBlock() []byte {
+	b, err := unix.Mmap(-1, 0, proofBlock, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
