@@ -44,6 +44,7 @@ var table = []leg{
 	{name: "libiscsi", programs: []string{"cmd/iserd"}, variants: []string{"", "-crc", "-p2p"}},
 	{name: "kill", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}},
 	{name: "reset", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}, disk: true, reset: true},
+	{name: "faults", programs: []string{"cmd/iwarp", "cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}},
 	{name: "rping", programs: []string{"cmd/iwarp"}, variants: []string{"", "-crc", "-p2p"}},
 }
 

@@ -6,6 +6,13 @@
 //	peer beyond URL          read behind the end of the disk
 //	peer write DISK LOG N    write, and note what was acknowledged as durable
 //	peer verify IMAGE LOG    hold an image to that log
+//	peer faults ADDR WHOSE   do wrong things to an rping server, of siw or ours
+//	peer provoke ADDR        have our stack do one to siw, and show what it says of the answer
+//	peer bad-first ADDR      a first FPDU that is none
+//	peer markers ADDR WHOSE  ask for Markers: siw refuses, ours does not
+//	peer half-open ADDR      connect and say nothing
+//	peer reject ADDR         answer one Request with a rejecting Reply and private data
+//	peer mute ADDR           never answer a Request
 package main
 
 import (
@@ -49,6 +56,20 @@ func (o options) run(ctx context.Context, args []string) error {
 			return err
 		}
 		return writeDurably(ctx, args[1], args[2], n)
+	case "faults":
+		return o.runFaults(ctx, args[1], args[2])
+	case "provoke":
+		return o.provoke(ctx, args[1])
+	case "bad-first":
+		return o.badFirst(ctx, args[1])
+	case "markers":
+		return markers(ctx, args[1], args[2] == "siw")
+	case "half-open":
+		return halfOpen(ctx, args[1])
+	case "reject":
+		return reply(ctx, args[1], flagR, []byte("go away"))
+	case "mute":
+		return reply(ctx, args[1], 0, nil)
 	case "verify":
 		return verifyDurable(args[1], args[2])
 	}
