@@ -303,6 +303,10 @@ func (d *Datamover) EnableDatamover(final *iscsi.PDU) error {
 		if err := d.sendControl(final, nil); err != nil {
 			return err
 		}
+		// Sending may have found the connection lost, and an end that has begun must stay one.
+		if err := d.downLocked(); err != nil {
+			return err
+		}
 	}
 	d.phase = phaseFull
 	d.fullFirst = true

@@ -6,11 +6,13 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"goiwarp/internal/faultproxy"
 	"goiwarp/iscsi"
 	"goiwarp/iser"
+	"goiwarp/rnic"
 )
 
 // TestCutAnywhere cuts the connection at octets of its whole life, in either direction: while it is made,
@@ -193,4 +195,44 @@ func TestIdleConnectionIsSmall(t *testing.T) {
 	per := (used() - before) / conns
 	t.Logf("%d KiB per connection for both ends, of %s connections", per>>10, strconv.Itoa(conns))
 	require.Less(t, per, 512<<10)
+}
+
+// deaf are requests whose queue pairs refuse to send, as one does whose connection was lost a moment ago.
+type deaf struct{ rnic.Request }
+
+func (r deaf) CreateQP(cfg rnic.QPConfig) (rnic.QP, error) {
+	qp, err := r.Request.CreateQP(cfg)
+	return deafQP{qp}, err
+}
+
+type deafQP struct{ rnic.QP }
+
+func (deafQP) PostSend(*rnic.SendWR) error { return rnic.ErrClosed }
+
+// TestLostInLastLoginResponse: a connection whose loss shows when the final Login Response is sent ends once. EnableDatamover
+// says so, and does not bring the connection back to life.
+func TestLostInLastLoginResponse(t *testing.T) {
+	w := newWorld(t, setup{})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	dialled := make(chan *iser.Datamover, 1)
+	go func() {
+		i, err := iser.Dial(ctx, w.iDev, w.ln.Addr().String(), w.iConfig)
+		if assert.NoError(t, err) {
+			dialled <- i
+		}
+		close(dialled)
+	}()
+	req, err := w.ln.Accept(ctx)
+	require.NoError(t, err)
+	g, err := iser.Accept(ctx, deaf{req}, w.gConfig)
+	require.NoError(t, err)
+	i := <-dialled
+
+	g.NoticeKeyValues(params())
+	require.ErrorIs(t, g.EnableDatamover(&iscsi.PDU{BHS: [48]byte(bhs(iscsi.OpLoginRsp, 0x87, 1))}), rnic.ErrClosed)
+	g.ConnectionTerminate(false) // a second end would close Done twice
+	<-g.Done()
+	i.ConnectionTerminate(false)
+	<-i.Done()
 }
