@@ -91,6 +91,10 @@ type Attributes struct {
 	MaxPrivate   int // octets of private data that a consumer may pass at connection setup
 	MaxMRSize    int64
 	PageSizeHint int // alignment, in octets, of AllocMR's memory
+
+	// PrivatePadded says that private data arrives with zeros behind it: InfiniBand's connection
+	// manager has fields of a fixed size. What is passed must tell its length itself.
+	PrivatePadded bool
 }
 
 // Device is one RDMA device. All methods may be called by many goroutines at once.
@@ -292,7 +296,8 @@ type ConnInfo struct {
 // LinkFact is one negotiated value of the layer below, for people to read.
 type LinkFact struct{ Name, Value string }
 
-// Stats counts what a connection did.
+// Stats counts what a connection did. A device may count only what passes through its consumer's hands: what
+// it cannot know (frames; what the peer did to this side's memory) stays 0.
 type Stats struct {
 	FPDUsSent, FPDUsReceived         uint64
 	OctetsSent, OctetsReceived       uint64 // payload of RDMAP messages
