@@ -116,7 +116,8 @@ func startDaemon(t *testing.T, args ...string) *daemon {
 	require.NoError(t, d.cmd.Start())
 	lines := bufio.NewScanner(out)
 	ready := lines.Scan()
-	fields := strings.Fields(lines.Text())
+	says := lines.Text()
+	fields := strings.Fields(says)
 	go func() {
 		for lines.Scan() { // drain, so that Wait can end
 		}
@@ -130,7 +131,7 @@ func startDaemon(t *testing.T, args ...string) *daemon {
 			t.Logf("iserd: %s", d.log)
 		}
 	})
-	require.True(t, ready && len(fields) == 4 && fields[0] == "ready:" && fields[2] == "on", "iserd says %q", lines.Text())
+	require.True(t, ready && len(fields) == 4 && fields[0] == "ready:" && fields[2] == "on", "iserd says %q", says)
 	d.Name, d.Addr = fields[1], fields[3]
 	return d
 }
