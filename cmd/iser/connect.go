@@ -11,29 +11,27 @@ import (
 	"github.com/spf13/pflag"
 
 	"goiwarp/cmd/internal/cli"
+	"goiwarp/cmd/internal/rdma"
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
 	"goiwarp/iscsi/tcp"
 	"goiwarp/iser"
 	"goiwarp/rnic"
-	"goiwarp/rnic/soft"
 )
 
 // connectOptions are the flags that say how to connect.
 type connectOptions struct {
 	initiatorName string
-	crc           bool
+	rnic          rdma.Options
 	digests       bool
-	maxFPDU       int
 	timeout       time.Duration
 	logLevel      string
 }
 
 func (o *connectOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.initiatorName, "initiator-name", "", "this side's iSCSI `name` (default made from the host's name)")
-	f.BoolVar(&o.crc, "crc", o.crc, "MPA CRC32c over iSER; with --crc=false it is off where the peer agrees")
+	o.rnic.Flags(f)
 	f.BoolVar(&o.digests, "digests", false, "ask for iSCSI's header and data digests over TCP")
-	f.IntVar(&o.maxFPDU, "max-fpdu", 0, "let iSER frames grow to this many `octets` beyond the TCP segment, for peers in software (at most 65535)")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long connecting and logging in may take")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
 }
@@ -42,7 +40,7 @@ func (o *connectOptions) flags(f *pflag.FlagSet) {
 type fabric struct {
 	opts   *connectOptions
 	log    *slog.Logger
-	dev    *soft.Device
+	dev    rnic.Device
 	domain *iser.Domain
 }
 
@@ -51,13 +49,17 @@ func (o *connectOptions) open() (*fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.maxFPDU < 0 || o.maxFPDU > 65535 {
-		return nil, cli.Usagef("--max-fpdu %d: want 0 to 65535 octets", o.maxFPDU)
+	if err := o.rnic.Check(); err != nil {
+		return nil, err
 	}
 	if o.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %s: want a time above 0, for example 30s", o.timeout)
 	}
-	f := &fabric{opts: o, log: log, dev: soft.New(soft.Config{Log: log})}
+	dev, err := o.rnic.Open(log)
+	if err != nil {
+		return nil, err
+	}
+	f := &fabric{opts: o, log: log, dev: dev}
 	if f.domain, err = iser.NewDomain(f.dev, iser.DomainConfig{Log: log}); err != nil {
 		return nil, errors.Join(err, f.dev.Close())
 	}
@@ -71,11 +73,7 @@ func (f *fabric) dialer(transport string) iscsi.Dialer {
 	if transport == "iscsi" {
 		return &tcp.Dialer{Config: tcp.Config{Log: f.log}}
 	}
-	link := &rnic.LinkOptions{MaxFPDU: f.opts.maxFPDU}
-	if !f.opts.crc {
-		link.CRC = rnic.Off
-	}
-	return &iser.Dialer{Domain: f.domain, Config: iser.Config{Link: link, Log: f.log}}
+	return &iser.Dialer{Domain: f.domain, Config: iser.Config{Link: f.opts.rnic.Link(), Log: f.log}}
 }
 
 func (f *fabric) config(portal initiator.Portal) initiator.Config {

@@ -9,12 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"goiwarp/cmd/internal/cli"
+	"goiwarp/cmd/internal/rdma"
 )
 
 func main() { os.Exit(cli.Main(command(), cli.Patience)) }
 
 func command() *cobra.Command {
-	o := &connectOptions{crc: true, logLevel: "error"}
+	o := &connectOptions{rnic: rdma.Defaults(), logLevel: "error"}
 	root := &cobra.Command{
 		Use:   "iser",
 		Short: "Use disks over iSER and iSCSI",
@@ -22,7 +23,7 @@ func command() *cobra.Command {
 
 A disk is named by a URL:
 
-  iser://HOST[:PORT]/TARGET/LUN      iSER over iWARP, in software on this side
+  iser://HOST[:PORT]/TARGET/LUN      iSER over iWARP, in software on this side unless --rnic says otherwise
   iscsi://HOST[:PORT]/TARGET/LUN     plain iSCSI over TCP
 
 HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port is 3260 unless given.`,

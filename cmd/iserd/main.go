@@ -8,12 +8,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"goiwarp/cmd/internal/cli"
+	"goiwarp/cmd/internal/rdma"
 )
 
 func main() { os.Exit(cli.Main(command(), 0)) }
 
 func command() *cobra.Command {
-	o := options{listen: []string{"127.0.0.1:3260"}, logLevel: "warn", crc: true}
+	o := options{listen: []string{"127.0.0.1:3260"}, logLevel: "warn", fabric: rdma.Defaults()}
 	cmd := &cobra.Command{
 		Use:   "iserd --lun SPEC [--lun SPEC ...]",
 		Short: "Export disks over iSER and iSCSI",
@@ -34,12 +35,16 @@ A LUN's SPEC is a path, or a kind with its size, and options behind commas:
 
 The first LUN has the number 0, the next one 1, and so on.
 
+With --rnic verbs the kernel's RDMA device carries iSER. It listens by itself, on --listen-rdma, an address and
+port apart from those of --listen, which then serve plain iSCSI alone.
+
 iserd listens on 127.0.0.1 unless told otherwise, because it does not authenticate anybody: whoever can
 connect can read and write the disks. It prints "ready: TARGET on ADDRESS" for each listener once it serves. SIGTERM or
 SIGINT ends it: it finishes what it has accepted, flushes, and exits with status 0. SIGHUP has it look at the sizes of its
 disks again, and tell initiators of what has grown.`,
 		Example: `  iserd --lun disk.img,size=1GiB
   iserd --lun disk.img --lun mem:64MiB --listen 192.0.2.10:3260 --target iqn.2026-11.com.example:store1
+  iserd --lun disk.img --rnic verbs:siw0 --listen-rdma 192.0.2.10:3261
   iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info`,
 		Version: version(),
 		Args:    cli.Args(cobra.NoArgs),
@@ -54,8 +59,8 @@ disks again, and tell initiators of what has grown.`,
 	f.StringVar(&o.target, "target", "", "the target's iSCSI `name` (default iqn.2026-11.example.goiwarp:HOSTNAME)")
 	f.StringVar(&o.alias, "alias", "", "the target's alias, for people")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
-	f.BoolVar(&o.crc, "crc", o.crc, "MPA CRC32c on iSER connections; with --crc=false it is off where the peer agrees")
-	f.IntVar(&o.maxFPDU, "max-fpdu", 0, "let iSER frames grow to this many `octets` beyond the TCP segment, for peers in software (at most 65535)")
+	f.StringArrayVar(&o.listenRDMA, "listen-rdma", nil, "`address:port` where the RDMA device itself listens for iSER; repeat for more")
+	o.fabric.Flags(f)
 	return cmd
 }
 

@@ -14,13 +14,13 @@ import (
 
 	"goiwarp/cmd/internal/cli"
 	"goiwarp/cmd/internal/portal"
+	"goiwarp/cmd/internal/rdma"
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/scsi"
 	"goiwarp/iscsi/target"
 	"goiwarp/iscsi/tcp"
 	"goiwarp/iser"
 	"goiwarp/rnic"
-	"goiwarp/rnic/soft"
 )
 
 const (
@@ -36,14 +36,14 @@ const (
 
 // options are iserd's flags.
 type options struct {
-	luns      []string
-	listen    []string
-	advertise string
-	target    string
-	alias     string
-	logLevel  string
-	crc       bool
-	maxFPDU   int
+	luns       []string
+	fabric     rdma.Options
+	listen     []string
+	listenRDMA []string
+	advertise  string
+	target     string
+	alias      string
+	logLevel   string
 }
 
 // run serves until ctx ends.
@@ -55,8 +55,8 @@ func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
 	if len(o.luns) == 0 {
 		return cli.Usagef("nothing to export: name at least one disk with --lun; see 'iserd --help'")
 	}
-	if o.maxFPDU < 0 || o.maxFPDU > 65535 {
-		return cli.Usagef("--max-fpdu %d: want 0 to 65535 octets", o.maxFPDU)
+	if err := o.fabric.Check(); err != nil {
+		return err
 	}
 	if o.advertise != "" {
 		if _, _, err := net.SplitHostPort(o.advertise); err != nil {
@@ -98,9 +98,7 @@ func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
 	for _, addr := range o.listen {
 		ln, err := listen(addr)
 		if err != nil {
-			for _, l := range listeners {
-				_ = l.Close()
-			}
+			closeAll(listeners)
 			return err
 		}
 		listeners = append(listeners, ln)
@@ -109,15 +107,29 @@ func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
 }
 
 // serve runs the listeners until ctx ends or one of them fails, and then ends the sessions in order.
-func (o *options) serve(ctx context.Context, out io.Writer, log *slog.Logger, name string, server *target.Server, listeners []net.Listener) error {
-	dev := soft.New(soft.Config{Log: log})
-	domain, err := iser.NewDomain(dev, iser.DomainConfig{Log: log})
+func (o *options) serve(ctx context.Context, out io.Writer, log *slog.Logger, name string, server *target.Server, listeners []net.Listener) (err error) {
+	dev, err := o.fabric.Open(log)
 	if err != nil {
+		closeAll(listeners)
 		return err
 	}
-	link := &rnic.LinkOptions{MaxFPDU: o.maxFPDU}
-	if !o.crc {
-		link.CRC = rnic.Off
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	domain, err := iser.NewDomain(dev, iser.DomainConfig{Log: log})
+	if err != nil {
+		closeAll(listeners)
+		return err
+	}
+	defer func() { err = errors.Join(err, domain.Close()) }()
+	f := &fabric{dev: dev, domain: domain, link: o.fabric.Link(), server: server, portal: target.PortalInfo{Advertise: o.advertise}, log: log}
+	var own []rnic.Listener
+	for _, addr := range o.listenRDMA {
+		ln, err := f.listen(ctx, addr)
+		if err != nil {
+			closeAll(listeners)
+			closeAll(own)
+			return err
+		}
+		own = append(own, ln)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -125,27 +137,27 @@ func (o *options) serve(ctx context.Context, out io.Writer, log *slog.Logger, na
 		ISCSI: func(_ context.Context, conn net.Conn, read []byte) (iscsi.Datamover, error) {
 			return tcp.NewTarget(conn, tcp.Config{Log: log}, read), nil
 		},
-		ISER: func(ctx context.Context, conn net.Conn, read []byte) (iscsi.Datamover, error) {
-			req, err := dev.UpgradeRequest(ctx, conn, read, link)
-			if err != nil {
-				return nil, err
-			}
-			return iser.Accept(ctx, req, iser.Config{Domain: domain, Log: log})
-		},
-		Serve: func(dm iscsi.Datamover) error { return server.Serve(dm, target.PortalInfo{Advertise: o.advertise}) },
+		ISER:  f.upgrade(),
+		Serve: f.serve,
 		Log:   log,
 	}
-	ended := make(chan error, len(listeners))
+	ended := make(chan error, len(listeners)+len(own))
+	var addrs []net.Addr
 	for _, ln := range listeners {
+		addrs = append(addrs, ln.Addr())
 		go func() { ended <- portal.Serve(ctx, ln, cfg) }()
 	}
-	for _, ln := range listeners {
-		if _, err := fmt.Fprintf(out, "ready: %s on %s\n", name, ln.Addr()); err != nil {
+	for _, ln := range own {
+		addrs = append(addrs, ln.Addr())
+		go func() { ended <- f.run(ctx, ln) }()
+	}
+	for _, addr := range addrs {
+		if _, err := fmt.Fprintf(out, "ready: %s on %s\n", name, addr); err != nil {
 			stop()
 		}
 	}
 	err = nil
-	waiting := len(listeners)
+	waiting := len(addrs)
 	select {
 	case <-ctx.Done():
 	case err = <-ended: // an accept that cannot go on
@@ -158,7 +170,14 @@ func (o *options) serve(ctx context.Context, out io.Writer, log *slog.Logger, na
 	for range waiting {
 		err = errors.Join(err, <-ended)
 	}
-	return errors.Join(err, domain.Close(), dev.Close())
+	return err
+}
+
+// closeAll closes listeners that nobody serves yet.
+func closeAll[L io.Closer](ls []L) {
+	for _, l := range ls {
+		_ = l.Close()
+	}
 }
 
 // targetName is the name to serve, checked; it has a default of its own for each host.

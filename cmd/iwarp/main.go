@@ -12,18 +12,18 @@ import (
 	"github.com/spf13/pflag"
 
 	"goiwarp/cmd/internal/cli"
-	"goiwarp/cmd/internal/fabric"
+	"goiwarp/cmd/internal/rdma"
 )
 
 func main() { os.Exit(cli.Main(command(), cli.Patience)) }
 
 // common are the flags of all commands that use a device.
 type common struct {
-	fabric   fabric.Options
+	fabric   rdma.Options
 	logLevel string
 }
 
-func newCommon() common { return common{fabric: fabric.Defaults(), logLevel: "error"} }
+func newCommon() common { return common{fabric: rdma.Defaults(), logLevel: "error"} }
 
 func (o *common) flags(f *pflag.FlagSet) {
 	o.fabric.Flags(f)

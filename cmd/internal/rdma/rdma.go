@@ -1,6 +1,6 @@
-// Package fabric opens the RDMA device that a program's user named, and reads the flags that say
+// Package rdma opens the RDMA device that a program's user named, and reads the flags that say
 // what lies below it. It is the one place of the programs that knows the providers.
-package fabric
+package rdma
 
 import (
 	"fmt"
