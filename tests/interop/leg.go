@@ -45,6 +45,7 @@ var table = []leg{
 	{name: "kill", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}},
 	{name: "reset", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}, disk: true, reset: true},
 	{name: "faults", programs: []string{"cmd/iwarp", "cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}},
+	{name: "throughput", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}, long: true},
 	{name: "rping", programs: []string{"cmd/iwarp"}, variants: []string{"", "-crc", "-p2p"}},
 }
 

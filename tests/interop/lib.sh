@@ -9,9 +9,10 @@ for p in iserd iser iwarp peer; do [ -e /host/$p ] && cp /host/$p /usr/bin/; don
 [ -e /host/reset ] || : >/host/results
 failures=0
 
-pass() { echo "PASS $*" | tee -a /host/results; }
-fail() { echo "FAIL $*" | tee -a /host/results; failures=$((failures + 1)); }
-note() { echo "NOTE $*" | tee -a /host/results; }
+record() { echo "$*" >>/host/results && echo "[${SECONDS} s] $*"; }
+pass() { record "PASS $*"; }
+fail() { record "FAIL $*" && failures=$((failures + 1)); }
+note() { record "NOTE $*"; }
 
 # check NAME COMMAND...: the command succeeds.
 check() {
@@ -57,7 +58,8 @@ finish() {
 # siw_up: one siw device for all traffic. siw cannot resolve 127.0.0.1 on lo, so it sits on a dummy device; packets between
 # its own addresses still cross lo, which sets the MTU and is where to capture.
 siw_up() {
-	modprobe -a ib_uverbs libcrc32c crc32c-intel crc32c_generic rdma_ucm dummy numdummies=0
+	modprobe -a ib_uverbs libcrc32c crc32c-intel crc32c_generic rdma_ucm
+	modprobe dummy numdummies=0
 	insmod /siw/siw$VARIANT.ko || finish
 	ip link set lo mtu $MTU
 	ip link add dummy0 type dummy

@@ -69,7 +69,7 @@ if ! download; then
 fi
 deb() { # the file of a package
 	local f
-	f=$(awk -v p="^$1_" '$2 ~ p { print $2 }' <<<"$files" | head -1)
+	f=$(awk -v p="$1_" 'index($2, p) == 1 { print $2; exit }' <<<"$files")
 	[ -n "$f" ] && echo "$cache/debs/$f"
 }
 each() { sed 's/=.*//' <<<"$1"; }
@@ -82,7 +82,7 @@ stage=$work/stage
 mkdir -p "$stage"/usr/{bin,sbin,lib,lib64}
 for d in bin sbin lib lib64; do ln -s "usr/$d" "$stage/$d"; done
 for p in "${user[@]}"; do
-	f=$(deb "$(sed 's/[+.]/[&]/g' <<<"$p")") || { say "no package $p"; exit 1; }
+	f=$(deb "$p") || { say "no package $p"; exit 1; }
 	dpkg --fsys-tarfile "$f" | tar -x -C "$stage" --keep-directory-symlink --exclude='./usr/share/doc' --exclude='./usr/share/man' \
 		--exclude='./usr/share/locale' --exclude='./usr/share/info' --exclude='./usr/share/lintian'
 done

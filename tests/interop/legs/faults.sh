@@ -57,7 +57,7 @@ cat /tmp/check.out
 check "iwarp takes a rejection with private data, and says so in a line" one_line answering reject iwarp rping $CRC -c -a $IP -p 7180 -C 1
 check "it is called a rejection" grep -i reject /tmp/client.err
 cat /tmp/check.out
-check "iwarp gives a mute peer up, and says so in a line" one_line answering mute iwarp rping $CRC -c -a $IP -p 7180 -C 1 --timeout 5s
+check "iwarp gives a mute peer up, and says so in a line" one_line answering mute iwarp rping $CRC -c -a $IP -p 7180 -C 1 --timeout 3s
 cat /tmp/client.err
 check "rping gives a mute peer up" answering mute rping -c -a $IP -p 7180 -C 1
 capture_stop

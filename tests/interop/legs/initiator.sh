@@ -28,7 +28,7 @@ views() { # what SCSI tools see: $1 is the disk, $2 where to keep it
 	sg_inq $1 >$2/inq && sg_readcap --16 $1 >$2/readcap && sg_opcodes $1 >$2/opcodes 2>&1 && sg_luns $1 >$2/luns && sg_turs $1 && sg_modes -a $1 >$2/modes
 }
 write_tree() {
-	mkfs.ext4 -q -F $1 && mount -t ext4 $1 /mnt && mkdir /mnt/tree && cp -r /usr/sbin /etc /mnt/tree/ &&
+	mkfs.ext4 -q -F $1 && mount -t ext4 $1 /mnt && mkdir /mnt/tree && cp -r /usr/bin/[a-f]* /etc /mnt/tree/ &&
 		(cd /mnt && find tree -type f | sort | xargs sha256sum >/tmp/tree.sums) && cp /tmp/tree.sums /mnt/ && umount /mnt
 }
 read_tree() { mount -t ext4 -o ro $1 /mnt && (cd /mnt && sha256sum --quiet -c tree.sums && cmp tree.sums /tmp/tree.sums) && umount /mnt; }

@@ -15,8 +15,8 @@ for s in $suites; do
 	check "iscsi-test-cu $s over TCP" sh -c "timeout 300 iscsi-test-cu -d -t $s iscsi://$IP:$PORT/$IQN/0"
 	tail -n 40 /tmp/check.out
 done
-# Over iSER the test program's own start, a session with its commands, is served. Then libiscsi 1.19 crashes while it connects
-# for the second time in one process, before it sends anything on that connection: it walks a list that it has not set up.
+# Over iSER the test program's own start, a session with its commands, is served. Then libiscsi 1.19 crashes while it sets up
+# its second connection in one process, before it sends anything on it.
 timeout 60 iscsi-test-cu -d -t SCSI.Read10 $url >/tmp/testcu.out 2>&1
 note "iscsi-test-cu over iSER ended with status $? ($(dmesg | grep -c 'iscsi-test-cu.*segfault') crash in $(dmesg | grep -o 'iscsi-test-cu.*segfault.* in [^[]*' | sed 's/.* in //' | tail -1))"
 started() { grep 'session ended' /tmp/iserd.log | grep 'libiscsi:iscsi-test' | tail -1 | grep -E 'commands=[1-9]'; }

@@ -6,6 +6,7 @@
 //	peer beyond URL          read behind the end of the disk
 //	peer write DISK LOG N    write, and note what was acknowledged as durable
 //	peer verify IMAGE LOG    hold an image to that log
+//	peer io DISK HOW N       random I/O of 4 KiB, HOW is read or write; prints I/Os per second
 //	peer faults ADDR WHOSE   do wrong things to an rping server, of siw or ours
 //	peer provoke ADDR        have our stack do one to siw, and show what it says of the answer
 //	peer bad-first ADDR      a first FPDU that is none
@@ -56,6 +57,12 @@ func (o options) run(ctx context.Context, args []string) error {
 			return err
 		}
 		return writeDurably(ctx, args[1], args[2], n)
+	case "io":
+		n, err := strconv.Atoi(args[3])
+		if err != nil {
+			return err
+		}
+		return randomIO(args[1], args[2], n)
 	case "faults":
 		return o.runFaults(ctx, args[1], args[2])
 	case "provoke":

@@ -5,7 +5,10 @@ import (
 )
 
 // openDSync makes writes pass the page cache and be acknowledged when they are durable.
-const openDSync = unix.O_DIRECT | unix.O_DSYNC
+const openDSync = openDirect | unix.O_DSYNC
+
+// openDirect makes I/Os pass the page cache.
+const openDirect = unix.O_DIRECT
 
 // alignedBlock is a block that O_DIRECT takes: anonymous mappings begin on a page.
 func alignedBlock() []byte {

@@ -4,6 +4,9 @@ package main
 
 import "os"
 
-const openDSync = os.O_SYNC
+const (
+	openDSync  = os.O_SYNC
+	openDirect = 0
+)
 
 func alignedBlock() []byte { return make([]byte, proofBlock) }
