@@ -22,14 +22,25 @@ type FileOptions struct {
 // Data goes through the page cache and is durable after Flush (fdatasync) or WriteFUA. The file is
 // never mapped: an I/O error in a mapping, or a hole that a full disk cannot fill, would be a fatal
 // signal instead of an error. It is locked, so that no second writer opens it.
+//
+// A lock is advice, and somebody may make a regular file shorter all the same. What is lost then is
+// ErrShrunk to every access from the first one on that meets the file's end there, and every write
+// looks for the end first. It stays so even if the file becomes longer again: nothing in the lost
+// range is ever read as zeros or written until it is given up, by Size taking over a shorter size or
+// by Resize. Not seen are a file that is made shorter and longer again between two accesses, and one
+// that is made shorter in the instant between a write's look and the write.
 type File struct {
-	gate gate
-	f    *os.File
-	fd   int
-	name string
-	info Info
-	key  os.FileInfo // identity, for the registry of what this process has open
-	size atomic.Int64
+	gate  gate
+	f     *os.File
+	fd    int
+	name  string
+	info  Info
+	block bool        // a block device
+	key   os.FileInfo // identity, for the registry of what this process has open
+	size  atomic.Int64
+
+	resizing sync.Mutex // held to change lost, and size after the opening
+	lost     atomic.Pointer[lost]
 
 	// syncing is held shared by write-throughs and exclusively by flushes, because the operating
 	// system tells of a lost write only once: whoever is told has set broken before it lets go, so
@@ -147,7 +158,7 @@ func newFile(f *os.File, o FileOptions) (*File, error) {
 	}
 	s := &File{f: f, fd: int(f.Fd()), name: f.Name(), key: fi}
 	s.info = Info{Kind: "file", Name: s.name, Blocks: true, Volatile: true, ReadOnly: o.ReadOnly, Align: 1}
-	if fi.Mode()&os.ModeDevice != 0 {
+	if s.block = fi.Mode()&os.ModeDevice != 0; s.block {
 		s.info.Kind = "block"
 	}
 	if err := s.claim(); err != nil {
@@ -164,7 +175,7 @@ func (s *File) open() error {
 	if err := lockFile(s.f, s.info.ReadOnly); err != nil {
 		return err
 	}
-	size, err := fileSize(s.f, s.info.Kind == "block")
+	size, err := fileSize(s.f, s.block)
 	if err != nil {
 		return err
 	}
@@ -181,11 +192,19 @@ func (s *File) begin(off, n int64, write bool) error {
 	if err := s.gate.enter(); err != nil {
 		return err
 	}
-	if !inside(off, n, s.size.Load()) {
-		s.gate.leave()
-		return ErrRange
+	err := error(nil)
+	switch {
+	case !inside(off, n, s.size.Load()):
+		err = ErrRange
+	case write:
+		err = s.intact(off, n)
+	default:
+		err = s.kept(off, n) // a read tells by itself that the file ends
 	}
-	return nil
+	if err != nil {
+		s.gate.leave()
+	}
+	return err
 }
 
 // ReadAt implements Store.
@@ -196,8 +215,7 @@ func (s *File) ReadAt(p []byte, off int64) (int, error) {
 	defer s.gate.leave()
 	n, err := s.f.ReadAt(p, off)
 	if err == io.EOF {
-		// The file was cut short by somebody else.
-		err = io.ErrUnexpectedEOF
+		err = s.shortRead(p, off, off+int64(n))
 	}
 	return n, err
 }
@@ -310,7 +328,7 @@ func (s *File) Discard(off, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	err := punchHole(s.fd, off, n, s.info.Kind == "block")
+	err := punchHole(s.fd, off, n, s.block)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return s.writeZeros(off, n)
 	}
@@ -326,7 +344,7 @@ func (s *File) WriteZeroes(off, n int64) error {
 	if n == 0 {
 		return nil
 	}
-	err := zeroRange(s.fd, off, n, s.info.Kind == "block")
+	err := zeroRange(s.fd, off, n, s.block)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return s.writeZeros(off, n)
 	}
@@ -339,8 +357,11 @@ func (s *File) Extent(off, most int64) (mapped bool, n int64, err error) {
 		return false, 0, err
 	}
 	defer s.gate.leave()
-	if s.info.Kind == "block" {
+	if s.block {
 		return true, most, nil
+	}
+	if err := s.intact(off, most); err != nil {
+		return false, 0, err
 	}
 	return extent(s.fd, off, most)
 }
@@ -348,34 +369,49 @@ func (s *File) Extent(off, most int64) (mapped bool, n int64, err error) {
 // Resize implements Resizer for regular files. The new size is durable.
 func (s *File) Resize(size int64) error {
 	switch {
-	case s.info.Kind == "block":
+	case s.block:
 		return fmt.Errorf("store: %s: %w: a block device's size is its own", s.name, errors.ErrUnsupported)
 	case s.info.ReadOnly:
 		return ErrReadOnly
 	case size <= 0:
 		return ErrRange
 	}
-	if err := s.gate.enter(); err != nil {
+	if err := s.resize(size); err != nil {
 		return err
 	}
-	defer s.gate.leave()
-	if size < s.size.Load() {
-		s.size.Store(size)
+	return s.Flush()
+}
+
+// resize has the file to itself: a write that began before it must not make the file longer again.
+func (s *File) resize(size int64) error {
+	if err := s.gate.enterAlone(); err != nil {
+		return err
+	}
+	defer s.gate.leaveAlone()
+	if now, err := currentSize(s.f, s.fd); err != nil {
+		return err
+	} else if now < s.size.Load() {
+		s.noteEnd(now)
 	}
 	if err := s.f.Truncate(size); err != nil {
 		return err
 	}
-	s.size.Store(size)
-	return s.flush()
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	s.adopt(size)
+	return nil
 }
 
 // Size implements Store. It asks the operating system, so that a file that was made longer by
-// somebody else, or a device that grew, is seen.
+// somebody else, or a device that grew, is seen; and one that was made shorter: the store has that
+// size from then on.
 func (s *File) Size() int64 {
 	if s.gate.enter() == nil {
-		if size, err := fileSize(s.f, s.info.Kind == "block"); err == nil {
-			s.size.Store(size)
+		s.resizing.Lock()
+		if size, err := fileSize(s.f, s.block); err == nil {
+			s.adopt(size)
 		}
+		s.resizing.Unlock()
 		s.gate.leave()
 	}
 	return s.size.Load()

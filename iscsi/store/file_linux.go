@@ -76,6 +76,13 @@ func fileSize(f *os.File, block bool) (int64, error) {
 	return int64(size), nil
 }
 
+// currentSize is fileSize of a regular file, without garbage.
+func currentSize(_ *os.File, fd int) (int64, error) {
+	var st unix.Stat_t
+	err := retry(func() error { return unix.Fstat(fd, &st) })
+	return st.Size, err
+}
+
 func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	for {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg))
@@ -94,7 +101,7 @@ func (s *File) probe() {
 	if unix.Fstat(s.fd, &st) != nil {
 		return
 	}
-	if s.info.Kind == "block" {
+	if s.block {
 		if n, err := unix.IoctlGetInt(s.fd, unix.BLKSSZGET); err == nil && n > 0 {
 			s.info.Align = n
 		}

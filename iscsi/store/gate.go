@@ -20,6 +20,18 @@ func (g *gate) enter() error {
 
 func (g *gate) leave() { g.mu.RUnlock() }
 
+// enterAlone begins an operation once no other one runs, and keeps others out until leaveAlone.
+func (g *gate) enterAlone() error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return ErrClosed
+	}
+	return nil
+}
+
+func (g *gate) leaveAlone() { g.mu.Unlock() }
+
 // close waits for the operations that run. It reports whether this call was the first.
 func (g *gate) close() bool {
 	g.mu.Lock()

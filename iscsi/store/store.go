@@ -92,4 +92,7 @@ var (
 	// earlier writes too: the operating system may have dropped what it could not write, whoever
 	// wrote it.
 	ErrFlush = errors.New("store: flush failed")
+	// ErrShrunk is an access to what was lost when somebody made the backing file shorter than the
+	// store; it comes with syscall.EIO.
+	ErrShrunk = errors.New("store: file became shorter than it was")
 )

@@ -191,23 +191,6 @@ func TestFileOfAnotherKind(t *testing.T) {
 	assert.ErrorContains(t, err, "neither a regular file nor a block device")
 }
 
-// A file that somebody else cuts short gives an error, not a signal; one that becomes longer is
-// seen.
-func TestFileChangedFromElsewhere(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "disk.img")
-	s, err := store.CreateFile(path, 1<<20)
-	require.NoError(t, err)
-	defer s.Close()
-	require.NoError(t, os.Truncate(path, 4096))
-	_, err = s.ReadAt(make([]byte, 512), 8192)
-	assert.Error(t, err)
-	assert.NotErrorIs(t, err, store.ErrRange)
-	require.NoError(t, os.Truncate(path, 2<<20))
-	assert.EqualValues(t, 2<<20, s.Size())
-	_, err = s.ReadAt(make([]byte, 512), 2<<20-512)
-	assert.NoError(t, err)
-}
-
 func TestFilters(t *testing.T) {
 	memory := func(t *testing.T, size int64) store.Store {
 		s, err := store.NewMemory(size)
