@@ -54,7 +54,8 @@ type LUConfig struct {
 	// at most 1 GiB; 0 is 32 MiB.
 	MaxTransfer int
 	// Log is told of what an operator should know (a failed flush, a size that is no multiple of
-	// the block); nil is nothing.
+	// the block, errors of the store: the first of each kind, then at most one in 10 s); nil is
+	// nothing.
 	Log *slog.Logger
 }
 
@@ -72,6 +73,7 @@ type LU struct {
 	ident  identity
 	limits limits
 	locks  rangeLock
+	faults faultLog
 
 	blocks  atomic.Uint64 // capacity
 	told    atomic.Uint64 // capacity that nexuses were last told
@@ -259,7 +261,13 @@ func (l *LU) Resize(size int64, force bool) error {
 // Refresh looks at the store's size again, after it was changed from elsewhere, and tells every
 // nexus if there are more or fewer blocks than before. It reports whether there are.
 func (l *LU) Refresh() bool {
-	l.setCapacity(l.store.Size())
+	size := l.store.Size()
+	if size < int64(l.cfg.BlockSize) {
+		// A logical unit without blocks cannot be told of; its commands fail.
+		l.log.Warn("the store holds no block any more; the capacity stays as it was", "store", l.info.Name, "size", size)
+		return false
+	}
+	l.setCapacity(size)
 	now := l.blocks.Load()
 	if l.told.Swap(now) == now {
 		return false

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"syscall"
 
 	"goiwarp/iscsi/store"
 )
@@ -106,25 +105,28 @@ func (t *task) within(lba uint64, n uint64) bool {
 // storeError ends the command with what a store's error means to an initiator; lba is the first
 // block that is known to be affected.
 func (t *task) storeError(err error, write bool, lba uint64) {
-	if ctxErr := t.ctx.Err(); ctxErr != nil {
+	ctxErr := t.ctx.Err()
+	if ctxErr == nil || !errors.Is(err, ctxErr) {
+		t.fault("store failed", err, write, lba)
+	}
+	if ctxErr != nil {
 		t.res.Err = ctxErr
 		return
 	}
-	var timeout interface{ Timeout() bool }
+	c := causeOf(err)
 	switch {
-	case errors.Is(err, errFlushed), errors.Is(err, store.ErrFlush):
+	case c == causeFlush:
 		t.fail(KeyMediumError, CodeWriteError)
-	case errors.Is(err, store.ErrReadOnly), errors.Is(err, syscall.EROFS):
+	case c == causeReadOnly:
 		t.fail(KeyDataProtect, CodeWriteProtected)
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case c == causeSpace:
 		t.fail(KeyDataProtect, CodeSpaceAllocationFailed)
-	case errors.Is(err, store.ErrRange) && write:
+	case c == causeRange && write:
 		// The store was made smaller behind the logical unit's back.
 		t.fail(KeyIllegalRequest, CodeLBAOutOfRange)
-	case errors.Is(err, store.ErrClosed):
+	case c == causeClosed:
 		t.fail(KeyNotReady, CodeManualIntervention)
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.ENOMEM),
-		errors.Is(err, syscall.EINTR), errors.As(err, &timeout) && timeout.Timeout():
+	case c == causeBusy:
 		t.res.Status = StatusBusy
 	case write:
 		t.sense(&Sense{Key: KeyMediumError, Code: CodeWriteError, Info: lba, InfoValid: true})
@@ -173,6 +175,9 @@ func (t *task) read() {
 		_, readErr := l.store.ReadAt(p, base+off)
 		if readErr != nil {
 			good = l.readGood(p, base+off)
+			if good == size {
+				t.fault("store failed a read that was good when repeated", readErr, false, uint64((base+off)/bs))
+			}
 		}
 		if good == 0 {
 			b.Release()

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -512,18 +510,4 @@ func TestWithoutTransfer(t *testing.T) {
 		assert.NoError(t, res.Err)
 		assert.Equal(t, scsi.StatusGood, res.Status)
 	}
-}
-
-// A file that somebody cuts short under the logical unit is a medium error, and the process lives.
-func TestFileCutShort(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "disk.img")
-	s, err := store.CreateFile(path, 1<<20)
-	require.NoError(t, err)
-	defer s.Close()
-	r := newRig(t, s, scsi.LUConfig{})
-	require.NoError(t, os.Truncate(path, 10*512))
-	a := r.do(scsi.Read(0, 64, 0), nil, 64*512)
-	a.fails(t, scsi.KeyMediumError, scsi.CodeUnrecoveredRead)
-	assert.EqualValues(t, 10, a.sense.Info)
-	r.do(scsi.Read(0, 10, 0), nil, 10*512).good(t)
 }
