@@ -91,6 +91,14 @@ type Notifier interface {
 	ConnectionTerminateNotify(err error)
 }
 
+// Meter is a Datamover that can tell how much its connection has moved, PDUs and data alike, so that one who waits for a PDU sees
+// that its peer is alive meanwhile.
+type Meter interface {
+	// Moved counts what the peer sent, and what has left for it, since the connection's beginning. The unit is about an octet, and
+	// a device that does not see what the peer does to memory does not count that.
+	Moved() (received, sent uint64)
+}
+
 // Buffer is memory that a Datamover lends. It can be used again only after Release; a buffer handed to PutData is
 // released by the Datamover.
 type Buffer interface {

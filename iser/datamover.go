@@ -87,7 +87,16 @@ type connStats struct {
 	stags, remoteInvalid, localInvalid uint64
 }
 
-var _ iscsi.Datamover = (*Datamover)(nil)
+var (
+	_ iscsi.Datamover = (*Datamover)(nil)
+	_ iscsi.Meter     = (*Datamover)(nil)
+)
+
+// Moved implements iscsi.Meter. An RNIC in hardware does not tell what the peer reads and writes.
+func (d *Datamover) Moved() (received, sent uint64) {
+	st := d.qp.Stats()
+	return st.OctetsReceived + st.FPDUsReceived, st.OctetsSent
+}
 
 // Info implements iscsi.Datamover.
 func (d *Datamover) Info() iscsi.DatamoverInfo {

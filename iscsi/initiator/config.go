@@ -15,6 +15,8 @@ import (
 const (
 	DefaultQueueDepth   = 128
 	DefaultAbortTimeout = 10 * time.Second
+	DefaultPingInterval = 5 * time.Second
+	DefaultPingTimeout  = 10 * time.Second
 )
 
 // maxRedirects is how many times a login follows a target that has moved.
@@ -51,6 +53,13 @@ type Config struct {
 	// AbortTimeout is how long the target may take to answer ABORT TASK before the session is dropped; 0 means
 	// DefaultAbortTimeout.
 	AbortTimeout time.Duration
+	// PingInterval is how long the target may be silent, whether commands are under way or not, before it is asked for a sign of life with a
+	// NOP-Out. Silence is looked for once per interval, so that it lasts up to twice as long. 0 means DefaultPingInterval; below 0, never ask:
+	// a target that is stopped while its TCP connection stands then keeps its initiator waiting for ever.
+	PingInterval time.Duration
+	// PingTimeout is how long the target may then stay silent, while nothing moves to it either, before the session ends with
+	// ErrDeadTarget. Any PDU or data counts as an answer. 0 means DefaultPingTimeout.
+	PingTimeout time.Duration
 	// Log is where the session tells of what is out of the ordinary; nil means nowhere.
 	Log *slog.Logger
 }
@@ -83,6 +92,12 @@ func (c Config) withDefaults() (Config, error) {
 	c.QueueDepth = min(c.QueueDepth, 1<<15)
 	if c.AbortTimeout <= 0 {
 		c.AbortTimeout = DefaultAbortTimeout
+	}
+	if c.PingInterval == 0 {
+		c.PingInterval = DefaultPingInterval
+	}
+	if c.PingTimeout <= 0 {
+		c.PingTimeout = DefaultPingTimeout
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

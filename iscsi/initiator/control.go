@@ -100,12 +100,43 @@ func (s *Session) answer(p *iscsi.PDU) {
 
 // Ping sends a NOP-Out and waits for its answer.
 func (s *Session) Ping(ctx context.Context) error {
-	_, err := s.call(ctx, sessionUp, func(p *iscsi.PDU) {
-		n := iscsi.NOPOut(p.BHS[:])
-		n.Init()
-		n.SetImmediate(true)
-	})
-	return err
+	s.mu.Lock()
+	if s.state != sessionUp {
+		err := s.errLocked()
+		s.unlock()
+		return err
+	}
+	c, err := s.sendPing()
+	s.unlock()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-c.wake:
+		return c.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// sendPing sends a NOP-Out with a tag; mu is held. It takes its turn among the commands while the window is open: one for immediate delivery
+// counts as unexpected over iSER, until a PDU that is not immediate follows, and of those the target takes few (RFC 7145, section 8.1.1.3).
+func (s *Session) sendPing() (*control, error) {
+	c := newControl()
+	p := s.pdus.get()
+	n := iscsi.NOPOut(p.BHS[:])
+	n.Init()
+	immediate := s.maxCmdSN.Less(s.cmdSN)
+	n.SetImmediate(immediate)
+	n.SetCmdSN(s.cmdSN)
+	n.SetExpStatSN(s.expStatSN)
+	if err := s.sendControl(p, c); err != nil {
+		return nil, err
+	}
+	if !immediate {
+		s.cmdSN++
+	}
+	return c, nil
 }
 
 // TaskManagement asks for a function that concerns a logical unit or the target: all but ABORT TASK and TASK REASSIGN.

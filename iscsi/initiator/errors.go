@@ -3,6 +3,7 @@ package initiator
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"goiwarp/iscsi"
 )
@@ -19,6 +20,8 @@ var (
 	ErrAborted = errors.New("initiator: command aborted")
 	// ErrAbortUnanswered: the target did not answer a task management request, so the session was dropped.
 	ErrAbortUnanswered = errors.New("initiator: task management request not answered")
+	// ErrDeadTarget: the target is silent, and did not answer a ping (Config.PingTimeout). It comes as a *DeadTargetError.
+	ErrDeadTarget = errors.New("initiator: target does not answer")
 	// ErrShort: the target moved less data than the command was for.
 	ErrShort = errors.New("initiator: short transfer")
 	// ErrBusy: too many requests other than commands are under way.
@@ -32,7 +35,8 @@ type SessionError struct {
 }
 
 func (e *SessionError) Error() string {
-	return fmt.Sprintf("initiator: session with %s ended: %v", e.Target, e.Cause)
+	cause := strings.TrimPrefix(fmt.Sprint(e.Cause), "initiator: ") // is said already
+	return fmt.Sprintf("initiator: session with %s ended: %s", e.Target, cause)
 }
 
 // Unwrap gives iscsi.ErrConnection and the cause.

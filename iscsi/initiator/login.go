@@ -141,6 +141,7 @@ func (s *Session) loginStep(p *iscsi.PDU) {
 			return
 		}
 		s.state, s.login = sessionUp, nil
+		s.watch()
 		s.log.Debug("iscsi session up", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "transport", s.info.Transport, "tsih", step.Params.TSIH)
 		close(s.up)
 	}

@@ -11,6 +11,7 @@ import (
 // ControlNotify implements iscsi.Notifier: it handles one PDU of the target.
 func (s *Session) ControlNotify(p *iscsi.PDU) {
 	s.mu.Lock()
+	s.alive.pdus++
 	switch {
 	case s.ending():
 	case s.state == sessionLogin:

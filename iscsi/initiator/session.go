@@ -44,6 +44,7 @@ type Session struct {
 	luns     map[uint64]*LUN
 	drained  chan struct{} // closed when a logout may go out: no command queued or in flight
 	strays   int
+	alive    alive
 
 	// abortTurn is held while an ABORT TASK waits for its answer.
 	abortTurn chan struct{}
@@ -174,6 +175,7 @@ func (s *Session) ending() bool { return s.state >= sessionEnding }
 func (s *Session) endLocked(err error) {
 	told := s.state == sessionLogin || errors.Is(err, ErrClosed) || errors.Is(err, ErrLogoutRequested) // to the caller of Login or Close
 	s.state, s.cause = sessionEnding, err
+	s.unwatch()
 	if !told {
 		s.log.Warn("iscsi session ends", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "cause", err)
 	}

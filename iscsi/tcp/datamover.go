@@ -46,7 +46,10 @@ type Datamover struct {
 	stats     stats
 }
 
-var _ iscsi.Datamover = (*Datamover)(nil)
+var (
+	_ iscsi.Datamover = (*Datamover)(nil)
+	_ iscsi.Meter     = (*Datamover)(nil)
+)
 
 // phase is what the reader needs to know of a login phase or of full feature phase. It is never changed.
 type phase struct {
@@ -140,6 +143,11 @@ func (d *Datamover) Info() iscsi.DatamoverInfo {
 		i.Facts = append(i.Facts, iscsi.Fact{Layer: "tcp", Name: f.name, Value: f.value})
 	}
 	return i
+}
+
+// Moved implements iscsi.Meter.
+func (d *Datamover) Moved() (received, sent uint64) {
+	return d.stats.octetsIn.Load(), d.stats.octetsOut.Load()
 }
 
 func count(c *atomic.Uint64) string { return strconv.FormatUint(c.Load(), 10) }
