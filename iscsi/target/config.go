@@ -54,8 +54,11 @@ type Limits struct {
 	Window int
 	// Immediate is how many immediate commands a connection may have in progress. Default 8.
 	Immediate int
-	// Sessions bounds the sessions, and the connections that are logging in likewise. Default 1024.
+	// Sessions bounds the sessions, and likewise the logins that are waiting for their session to be opened. Default 1024.
 	Sessions int
+	// Logins bounds the connections that have not yet told who they are and what they want: one more takes the place of
+	// the oldest, so that those that stop halfway shut nobody out. Default 256.
+	Logins int
 	// Workers is how many commands of one logical unit may be in its store at once. Default 16.
 	Workers int
 	// Chunk is how many octets of one command's data are in memory at once: larger transfers
@@ -84,6 +87,8 @@ var (
 	ErrClosed = errors.New("target: server closed")
 	// ErrLoginTimeout ends a connection whose login took too long.
 	ErrLoginTimeout = errors.New("target: login timed out")
+	// ErrLoginCrowded ends a connection whose login was the oldest of too many that were under way.
+	ErrLoginCrowded = errors.New("target: login took too long while others waited")
 	// ErrDeadPeer ends a connection whose peer did not answer a NOP-In.
 	ErrDeadPeer = errors.New("target: peer does not answer")
 	// ErrReinstated ends a connection whose session was reinstated by a new login.
@@ -138,6 +143,7 @@ func (l *Limits) setDefaults() error {
 	orInt(&l.Window, 128)
 	orInt(&l.Immediate, 8)
 	orInt(&l.Sessions, 1024)
+	orInt(&l.Logins, 256)
 	orInt(&l.Workers, 16)
 	orInt(&l.Chunk, 1<<20)
 	orInt(&l.MaxBurst, 1<<20)
@@ -151,6 +157,8 @@ func (l *Limits) setDefaults() error {
 		return errors.New("target: immediate commands, workers and outstanding R2Ts must be at least 1")
 	case l.Sessions < 1 || l.Sessions > 65535:
 		return fmt.Errorf("target: %d sessions: want 1 to 65535", l.Sessions)
+	case l.Logins < 1:
+		return fmt.Errorf("target: %d logins at once: want at least 1", l.Logins)
 	case l.Chunk < minChunk || l.Chunk > 1<<24:
 		return fmt.Errorf("target: chunk of %d octets: want %d to %d", l.Chunk, minChunk, 1<<24)
 	case l.RecvDataSegment != 0 && (l.RecvDataSegment < 512 || l.RecvDataSegment > 1<<24-1):

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"container/list"
 	"errors"
 	"net"
 	"strings"
@@ -17,7 +18,10 @@ type loginState struct {
 	machine *iscsi.TargetLogin
 	node    *node
 	ready   bool // all is agreed, the session is being opened
-	counted bool // in Server.loggingIn; Server.mu guards it
+
+	// Server.mu guards these.
+	place   *list.Element // in Server.logins, if it is there
+	opening bool          // in Server.opening
 }
 
 // beginLogin prepares for the first Login Request.
@@ -31,7 +35,6 @@ func (c *conn) beginLogin() {
 			segment = 8 << 10
 		}
 	}
-	c.login.counted = true
 	c.login.machine = iscsi.NewTargetLogin(iscsi.TargetLoginConfig{
 		Settings: iscsi.Settings{
 			UnsolicitedData:       true,
@@ -83,6 +86,10 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 	case err != nil:
 		c.refuse(step, err)
 	case step.Ready:
+		if err := c.srv.beginOpening(c); err != nil {
+			c.refuse(c.login.machine.Refuse(err), err)
+			return
+		}
 		c.login.ready = true
 		// Ending an older session may take a while, which an upcall has not.
 		c.post(func() { c.finishLogin(step.Params) })
@@ -170,10 +177,7 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 	c.unlock()
 	s := c.srv
 	s.mu.Lock()
-	if c.login.counted {
-		s.loggingIn--
-		c.login.counted = false
-	}
+	s.leaveLogin(c)
 	s.mu.Unlock()
 }
 

@@ -20,14 +20,15 @@ type Server struct {
 
 	work sync.WaitGroup // goroutines besides Serve's: task management
 
-	mu        sync.Mutex // guards what follows
-	closing   bool
-	loggingIn int
-	conns     map[*conn]struct{}
-	sessions  map[uint16]*session
-	byKey     map[sessionKey]*session
-	lastTSIH  uint16
-	empty     chan struct{} // closed when the last session and connection are gone, while closing
+	mu       sync.Mutex // guards what follows
+	closing  bool
+	logins   loginCrowd
+	opening  int // logins that have left the crowd and wait for their session
+	conns    map[*conn]struct{}
+	sessions map[uint16]*session
+	byKey    map[sessionKey]*session
+	lastTSIH uint16
+	empty    chan struct{} // closed when the last session and connection are gone, while closing
 }
 
 // node is a target node with its logical units' task sets.
@@ -113,12 +114,12 @@ func (s *Server) node(name string) *node {
 // Commands that are still in a store at that time are not waited for.
 func (s *Server) Serve(dm iscsi.Datamover, portal PortalInfo) error {
 	c := newConn(s, dm, portal)
+	c.beginLogin()
 	if !s.enlist(c) {
 		dm.ConnectionTerminate(false)
 		return ErrClosed
 	}
 	defer s.discharge(c)
-	c.beginLogin()
 	timer := time.AfterFunc(s.cfg.LoginTimeout, c.loginTimeout)
 	defer timer.Stop()
 	dm.Start(c)
@@ -129,15 +130,19 @@ func (s *Server) Serve(dm iscsi.Datamover, portal PortalInfo) error {
 	return c.cause
 }
 
-// enlist counts a connection in, if the server is open and has room.
+// enlist counts a connection in, if the server is open. Where too many are logging in the oldest makes room for it.
 func (s *Server) enlist(c *conn) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing || s.loggingIn >= s.cfg.Limits.Sessions {
+	if s.closing {
+		s.mu.Unlock()
 		return false
 	}
 	s.conns[c] = struct{}{}
-	s.loggingIn++
+	oldest, dropped := s.logins.enter(c, s.cfg.Limits.Logins)
+	s.mu.Unlock()
+	if oldest != nil {
+		oldest.crowdedOut(dropped)
+	}
 	return true
 }
 
@@ -146,10 +151,7 @@ func (s *Server) discharge(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	if c.login.counted {
-		s.loggingIn--
-		c.login.counted = false
-	}
+	s.leaveLogin(c)
 	s.checkEmpty()
 }
 

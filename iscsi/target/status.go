@@ -70,7 +70,7 @@ func (s *Server) Status() Status {
 			count[ss.node]++
 		}
 	}
-	st.LoggingIn = s.loggingIn
+	st.LoggingIn = s.logins.conns.Len() + s.opening
 	s.mu.Unlock()
 	for _, n := range s.nodes {
 		st.Targets = append(st.Targets, TargetStatus{Name: n.Name, Alias: n.Alias, PortalGroup: n.PortalGroup, Sessions: count[n]})
