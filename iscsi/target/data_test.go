@@ -236,14 +236,16 @@ func TestUnsolicitedFaults(t *testing.T) {
 }
 
 // TestUnsolicitedOutOfSequence: a DataSN or an offset that does not follow ends the connection with a Reject
-// (RFC 7143, section 7.9).
+// (RFC 7143, section 7.9), and nothing of the command is written.
 func TestUnsolicitedOutOfSequence(t *testing.T) {
 	for name, f := range map[string]func(p *peer, itt uint32, d []byte){
-		"DataSN": func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 2, 512, d[512:1024], false) },
-		"offset": func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 1, 1024, d[1024:], false) },
+		"DataSN skipped":  func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 2, 512, d[512:1024], false) },
+		"DataSN repeated": func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 0, 512, d[512:1024], false) },
+		"DataSN -1":       func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 0xffffffff, 512, d[512:1024], true) },
+		"offset":          func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 1, 1024, d[1024:], false) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			variants(t, func(t *testing.T, s *Server, _ *store.Memory) {
+			variants(t, func(t *testing.T, s *Server, m *store.Memory) {
 				p := connect(t, s).disk("InitialR2T", "No")
 				d := pattern(8192, 1)
 				itt := p.command(cmd{cdb: write10(0, 16), write: d, more: true})
@@ -253,7 +255,28 @@ func TestUnsolicitedOutOfSequence(t *testing.T) {
 				require.Equal(t, iscsi.RejectProtocolError, iscsi.Reject(rsp.BHS[:]).Reason())
 				require.ErrorIs(t, p.ended(), ErrProtocol)
 				p.noLeak()
+				got := make([]byte, len(d))
+				_, _ = m.ReadAt(got, 0)
+				require.Equal(t, make([]byte, len(d)), got)
 			})
+		})
+	}
+}
+
+// TestUnsolicitedFirstDataSN: numbers begin at 0, and the one before it is none (RFC 7143, section 11.7.5).
+func TestUnsolicitedFirstDataSN(t *testing.T) {
+	for _, sn := range []uint32{1, 27, 0xffffffff} {
+		variants(t, func(t *testing.T, s *Server, m *store.Memory) {
+			p := connect(t, s).disk("InitialR2T", "No")
+			d := pattern(512, 1)
+			itt := p.command(cmd{cdb: write10(100, 1), write: d, more: true})
+			p.dataOut(itt, sn, 0, d, true)
+			rsp := p.pdu(iscsi.OpReject)
+			require.Equal(t, iscsi.RejectProtocolError, iscsi.Reject(rsp.BHS[:]).Reason())
+			require.ErrorIs(t, p.ended(), ErrProtocol)
+			got := make([]byte, 512)
+			_, _ = m.ReadAt(got, 100*512)
+			require.Equal(t, make([]byte, 512), got)
 		})
 	}
 }

@@ -253,8 +253,9 @@ func (c *conn) unsolicited(p *iscsi.PDU) {
 		return
 	}
 	if h.DataSN() != o.dataSN || int64(h.Offset()) != o.received {
-		// A sequence error means that the initiator and we do not agree on what was sent. Without
-		// recovery within a command the session is at its end (RFC 7143, section 7.9).
+		// A sequence error means that the initiator and we do not agree on what was sent. It is treated as the
+		// loss of a PDU, which without recovery within a command is for the session to recover from (RFC 7143,
+		// sections 7.8 and 7.9).
 		c.protocolError(p, fmt.Sprintf("unsolicited data out of sequence: DataSN %d offset %d, expected %d and %d",
 			h.DataSN(), h.Offset(), o.dataSN, o.received))
 		return

@@ -187,6 +187,7 @@ func TestDataOutThatBreaksTheRules(t *testing.T) {
 		pdus []*iscsi.PDU
 	}{
 		{"DataSN starts at 1", Sequence, []*iscsi.PDU{dataOutPDU(5, 9, 1, 100, octets(1, 4096), false)}},
+		{"DataSN starts at -1", Sequence, []*iscsi.PDU{dataOutPDU(5, 9, 0xffffffff, 100, octets(1, 4096), false)}},
 		{"DataSN repeated", Sequence, []*iscsi.PDU{good(), last(0)}},
 		{"DataSN skipped", Sequence, []*iscsi.PDU{good(), last(2)}},
 		{"F left out", Sequence, []*iscsi.PDU{good(), dataOutPDU(5, 9, 1, 100+4096, octets(1, 4096), false)}},
