@@ -206,6 +206,9 @@ func readLink(root fs.FS, name string) link {
 		return s
 	}
 	l := link{name: name, node: read("node_type"), state: read("ports/1/state"), netdev: read("ports/1/gid_attrs/ndevs/0")}
+	if l.netdev == "-" {
+		l.netdev = interfaceOf(root, read("ports/1/gids/0"))
+	}
 	l.kind = "hardware"
 	l.can = transports[l.node]
 	for _, d := range linkDrivers {
@@ -214,6 +217,21 @@ func readLink(root fs.FS, name string) link {
 		}
 	}
 	return l
+}
+
+// interfaceOf finds the network interface whose hardware address begins a device's first GID, as an iWARP device's does;
+// the kernel lists no interface for those.
+func interfaceOf(root fs.FS, gid string) string {
+	digits := strings.ReplaceAll(gid, ":", "")
+	nets, _ := fs.ReadDir(root, "sys/class/net")
+	for _, n := range nets {
+		mac, err := fs.ReadFile(root, path.Join("sys/class/net", n.Name(), "address"))
+		m := strings.ReplaceAll(strings.TrimSpace(string(mac)), ":", "")
+		if err == nil && len(m) == 12 && strings.Trim(m, "0") != "" && strings.HasPrefix(digits, m) {
+			return n.Name()
+		}
+	}
+	return "-"
 }
 
 // showLinks prints the devices and what this kernel can make.

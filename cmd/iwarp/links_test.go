@@ -36,14 +36,16 @@ func testKernel() *fakeKernel {
 			"sys/class/infiniband/siw0/node_type":                 file("4: RNIC\n"),
 			"sys/class/infiniband/siw0/node_desc":                 file("Software iWARP stack\n"),
 			"sys/class/infiniband/siw0/ports/1/state":             file("4: ACTIVE\n"),
-			"sys/class/infiniband/siw0/ports/1/gid_attrs/ndevs/0": file("eth0\n"),
+			"sys/class/infiniband/siw0/ports/1/gids/0":            file("5254:0012:3456:0000:0000:0000:0000:0000\n"),
+			"sys/class/net/lo/address":                            file("00:00:00:00:00:00\n"),
+			"sys/class/net/eth0/address":                          file("52:54:00:12:34:56\n"),
+			"sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/0": file("eth1\n"),
 			"sys/class/infiniband/rxe0/node_type":                 file("1: CA\n"),
 			"sys/class/infiniband/rxe0/node_desc":                 file("rxe\n"),
 			"sys/class/infiniband/rxe0/ports/1/state":             file("1: DOWN\n"),
 			"sys/class/infiniband/mlx5_0/node_type":               file("1: CA\n"),
 			"sys/class/infiniband/mlx5_0/node_desc":               file("host HCA-1\n"),
 			"sys/module/siw":                                      &fstest.MapFile{Mode: fs.ModeDir},
-			"sys/class/net/eth0":                                  &fstest.MapFile{Mode: fs.ModeDir},
 			"lib/modules/6.1.0-test/modules.dep":                  file("kernel/a/rdma_rxe.ko.xz: kernel/b/ib_core.ko.xz\n"),
 		},
 	}
@@ -54,7 +56,7 @@ func TestShowLinks(t *testing.T) {
 	k := testKernel()
 	require.NoError(t, showLinks(&out, k))
 	require.Regexp(t, `(?m)^siw0 +siw +ACTIVE +eth0 +iWARP over TCP`, out.String())
-	require.Regexp(t, `(?m)^rxe0 +rxe +DOWN +- +RoCE v2`, out.String())
+	require.Regexp(t, `(?m)^rxe0 +rxe +DOWN +eth1 +RoCE v2`, out.String())
 	require.Regexp(t, `(?m)^mlx5_0 +hardware +- +- +InfiniBand or RoCE in hardware`, out.String())
 	require.Regexp(t, `(?m)^gone0 +hardware +- +- +$`, out.String())
 	require.Contains(t, out.String(), "siw: available\n")

@@ -49,10 +49,8 @@ func (d *Device) AllocPD() (rnic.PD, error) {
 			_ = p.Close()
 			return nil, err
 		}
-		p.mu.Lock()
-		delete(p.regions, m) // it is nobody's
+		p.disown(m)
 		p.empty = m
-		p.mu.Unlock()
 	}
 	return p, nil
 }
@@ -199,6 +197,22 @@ func (p *pd) register(mem []byte, access rnic.Access, mapped bool) (*mr, error) 
 	m.c, m.lkey, m.stag = c, C.uint32_t(c.lkey), rnic.STag(c.rkey)
 	p.regions[m] = struct{}{}
 	return m, nil
+}
+
+// registerOwn registers memory of the provider's own, which does not keep the domain in use.
+func (p *pd) registerOwn(mem []byte, access rnic.Access) (*mr, error) {
+	m, err := p.register(mem, access, false)
+	if err == nil {
+		p.disown(m)
+	}
+	return m, err
+}
+
+// disown takes a region off the list of the consumer's.
+func (p *pd) disown(m *mr) {
+	p.mu.Lock()
+	delete(p.regions, m)
+	p.mu.Unlock()
 }
 
 func (m *mr) STag() rnic.STag     { return m.stag }

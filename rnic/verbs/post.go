@@ -50,7 +50,7 @@ func (q *qp) PostSend(wr *rnic.SendWR) error {
 	if wr == nil {
 		return fmt.Errorf("%w: no work request", rnic.ErrBadWR)
 	}
-	count, reads := 0, false
+	count, reads, inline, registered := 0, false, false, false
 	for w := wr; w != nil; w = w.Next {
 		if count++; count > q.sendDepth {
 			return fmt.Errorf("%w: a chain exceeds depth %d", rnic.ErrQueue, q.sendDepth)
@@ -59,6 +59,8 @@ func (q *qp) PostSend(wr *rnic.SendWR) error {
 			return err
 		}
 		reads = reads || w.Op == rnic.OpRead
+		inline = inline || len(w.Inline) > 0
+		registered = registered || q.registersInline(w)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -70,10 +72,13 @@ func (q *qp) PostSend(wr *rnic.SendWR) error {
 	case q.n+count > q.sendDepth:
 		return fmt.Errorf("%w: %d of %d work requests are outstanding, %d more do not fit", rnic.ErrQueue, q.n, q.sendDepth, count)
 	}
-	for w := wr; w != nil; w = w.Next {
-		if err := q.add(w); err != nil {
-			return err // of the first inline payload: nothing was added
+	if inline {
+		if err := q.roomForInline(registered); err != nil {
+			return err
 		}
+	}
+	for w := wr; w != nil; w = w.Next {
+		q.add(w)
 	}
 	if q.state == up {
 		q.flush()
@@ -139,24 +144,19 @@ var opcodes = [...]C.uint32_t{
 }
 
 // add takes a slot for w and encodes it behind what waits to be posted. Called with mu held.
-func (q *qp) add(w *rnic.SendWR) error {
+func (q *qp) add(w *rnic.SendWR) {
 	at := (q.head + q.n) % q.sendDepth
 	first := len(q.sges)
 	octets := len(w.Inline)
 	flags := C.uint32_t(C.IBV_SEND_SIGNALED)
 	if w.Inline != nil {
-		size := q.dev.attr.MaxInline
-		if q.inline == nil {
-			mem, err := unix.Mmap(-1, 0, q.sendDepth*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-			if err != nil {
-				return fmt.Errorf("verbs: room for inline payload: %w", err)
+		if octets > 0 { // else as without elements
+			e := q.keepInline(at, w)
+			q.sges = append(q.sges, e)
+			if e.lkey == 0 {
+				flags |= C.IBV_SEND_INLINE
 			}
-			q.inline = mem
 		}
-		to := q.inline[at*size : (at+1)*size]
-		copy(to, w.Inline)
-		q.sges = append(q.sges, C.struct_ibv_sge{addr: C.uint64_t(uintptr(unsafe.Pointer(&to[0]))), length: C.uint32_t(octets)})
-		flags |= C.IBV_SEND_INLINE
 	} else {
 		q.sges = appendSGE(q.sges, w.SGE)
 		for i := range w.SGE {
@@ -178,7 +178,42 @@ func (q *qp) add(w *rnic.SendWR) error {
 		id: C.uint64_t(at), remote_addr: C.uint64_t(w.RemoteAddr), stag: C.uint32_t(w.RemoteSTag), opcode: opcodes[w.Op], flags: flags,
 		first: C.uint32_t(first), count: C.uint32_t(len(q.sges) - first),
 	})
-	return nil
+}
+
+// registersInline says whether the device takes w's inline payload from registered memory alone: siw does in a
+// Send with Invalidate.
+func (q *qp) registersInline(w *rnic.SendWR) bool {
+	return q.dev.siw && w.Op == rnic.OpSendInvalidate && len(w.Inline) > 0
+}
+
+// roomForInline maps the places of inline payload, and registers them. Called with mu held.
+func (q *qp) roomForInline(registered bool) error {
+	if q.inline == nil {
+		mem, err := unix.Mmap(-1, 0, q.sendDepth*q.dev.attr.MaxInline, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+		if err != nil {
+			return fmt.Errorf("verbs: room for inline payload: %w", err)
+		}
+		q.inline = mem
+	}
+	if !registered || q.inlineMR != nil {
+		return nil
+	}
+	var err error
+	q.inlineMR, err = q.pd.registerOwn(q.inline, 0)
+	return err
+}
+
+// keepInline copies inline payload to its slot's place and names that. An element without a key is copied once more, by
+// the device, while it is posted. Called with mu held.
+func (q *qp) keepInline(at int, w *rnic.SendWR) C.struct_ibv_sge {
+	size := q.dev.attr.MaxInline
+	to := q.inline[at*size : (at+1)*size]
+	copy(to, w.Inline)
+	e := C.struct_ibv_sge{addr: C.uint64_t(uintptr(unsafe.Pointer(&to[0]))), length: C.uint32_t(len(w.Inline))}
+	if q.registersInline(w) {
+		e.lkey = q.inlineMR.lkey
+	}
+	return e
 }
 
 // flush posts what was added. Called with mu held.

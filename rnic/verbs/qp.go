@@ -82,6 +82,7 @@ type qp struct {
 	wrs       []C.struct_gw_wr // what is held; scratch when up
 	sges      []C.struct_ibv_sge
 	inline    []byte // a place for each slot, mapped when first needed
+	inlineMR  *mr    // covers it where the device needs that
 	recvs     []uint64
 	rhead, rn int
 	batch     recvBatch
@@ -213,6 +214,9 @@ func (q *qp) destroy() {
 		if c != nil {
 			C.ibv_destroy_cq(c)
 		}
+	}
+	if q.inlineMR != nil {
+		_ = q.inlineMR.free()
 	}
 	if q.inline != nil {
 		_ = unix.Munmap(q.inline)

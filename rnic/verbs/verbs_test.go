@@ -3,6 +3,7 @@
 package verbs_test
 
 import (
+	"context"
 	"os"
 	"testing"
 
@@ -93,4 +94,94 @@ func TestBesideSoft(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSendInvalidate sends to a device that has windows, with payload of every kind.
+func TestSendInvalidate(t *testing.T) {
+	_, addr := address(t)
+	d := newDevice(t)
+	if !isIWARP(d) || !d.Attributes().Caps.Has(rnic.CapSendInvalidate) {
+		t.Skip("the device does not send with invalidate over iWARP")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s := soft.New(soft.Config{})
+	defer s.Close()
+	type side struct {
+		pd rnic.PD
+		cq rnic.CQ
+		mr rnic.MR
+		qp rnic.QP
+	}
+	newSide := func(d rnic.Device) *side {
+		var e side
+		var err error
+		e.pd, err = d.AllocPD()
+		require.NoError(t, err)
+		e.cq, err = d.CreateCQ(rnic.CQConfig{})
+		require.NoError(t, err)
+		e.mr, err = e.pd.AllocMR(4096, rnic.LocalWrite)
+		require.NoError(t, err)
+		return &e
+	}
+	from, to := newSide(d), newSide(s)
+	next := func(e *side) rnic.Completion {
+		var wc [1]rnic.Completion
+		for {
+			n, err := e.cq.Poll(wc[:])
+			require.NoError(t, err)
+			if n == 1 {
+				require.NoError(t, wc[0].Err)
+				return wc[0]
+			}
+			require.NoError(t, e.cq.Wait(ctx))
+		}
+	}
+	ln, err := s.Listen(ctx, addr, nil)
+	require.NoError(t, err)
+	defer ln.Close()
+	served := make(chan error, 1)
+	go func() {
+		req, err := ln.Accept(ctx)
+		if err == nil {
+			if to.qp, err = req.CreateQP(rnic.QPConfig{PD: to.pd, SendCQ: to.cq, RecvCQ: to.cq}); err == nil {
+				err = req.Accept(ctx, rnic.ConnParams{})
+			}
+		}
+		served <- err
+	}()
+	k, err := d.Dial(ctx, ln.Addr().String(), nil)
+	require.NoError(t, err)
+	from.qp, err = k.CreateQP(rnic.QPConfig{PD: from.pd, SendCQ: from.cq, RecvCQ: from.cq})
+	require.NoError(t, err)
+	_, err = k.Connect(ctx, rnic.ConnParams{})
+	require.NoError(t, err)
+	require.NoError(t, <-served)
+
+	copy(from.mr.Bytes(), "the quick brown fox")
+	w, err := to.pd.AllocWindow()
+	require.NoError(t, err)
+	for name, wr := range map[string]rnic.SendWR{
+		"gathered": {SGE: []rnic.SGE{{MR: from.mr, Len: 9}, {MR: from.mr, Off: 9, Len: 10}, {MR: from.mr, Off: 30}}},
+		"inline":   {Inline: []byte("the quick brown fox")},
+		"empty":    {Inline: []byte{}},
+		"nothing":  {},
+	} {
+		stag, err := w.Bind(to.mr, 1000, 100, rnic.RemoteWrite)
+		require.NoError(t, err)
+		require.NoError(t, to.qp.PostRecv(&rnic.RecvWR{SGE: []rnic.SGE{{MR: to.mr, Len: 100}}}))
+		wr.Op, wr.Flags, wr.RemoteSTag = rnic.OpSendInvalidate, rnic.Signaled, stag
+		require.NoError(t, from.qp.PostSend(&wr))
+		next(from)
+		c := next(to)
+		require.Equal(t, stag, c.InvalidatedSTag, name)
+		require.Zero(t, w.STag(), name)
+		require.Equal(t, "the quick brown fox"[:c.Len], string(to.mr.Bytes()[:c.Len]), name)
+		if name == "gathered" || name == "inline" {
+			require.Equal(t, 19, c.Len, name)
+		}
+	}
+	require.EqualValues(t, 4, from.qp.Stats().InvalidatesSent)
+	require.NoError(t, from.qp.Close())
+	require.NoError(t, to.qp.Close())
 }
