@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,10 @@ type Spec struct {
 
 	text string
 }
+
+// MaxMemory is the largest memory store that a specification may ask for, in octets: a mistake rather than a wish is larger, since
+// processors address less.
+const MaxMemory = 1 << 46
 
 // Parse reads a store specification:
 //
@@ -54,6 +59,9 @@ func Parse(text string, options ...string) (*Spec, error) {
 		size, err := ParseSize(rest)
 		if err != nil {
 			return nil, s.errorf("%w", err)
+		}
+		if s.Kind == "memory" && size > MaxMemory {
+			return nil, s.errorf("no memory holds more than %s (null:SIZE may be larger)", FormatSize(MaxMemory))
 		}
 		s.Size = size
 	}
@@ -142,6 +150,8 @@ func (s *Spec) Open() (Store, error) {
 		f, err = CreateFile(s.Path, s.Size)
 	}
 	switch {
+	case errors.Is(err, ErrLocked) && openHere(s.Path):
+		return nil, s.errorf("the same file is named twice")
 	case errors.Is(err, ErrLocked):
 		return nil, s.errorf("in use by another process")
 	case errors.Is(err, fs.ErrPermission):
@@ -159,6 +169,17 @@ func (s *Spec) Open() (Store, error) {
 		return nil, s.errorf("the existing %s is empty", f.info.Kind)
 	}
 	return f, nil
+}
+
+// openHere tells whether this process itself has the file open.
+func openHere(path string) bool {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	openFiles.mu.Lock()
+	defer openFiles.mu.Unlock()
+	return slices.ContainsFunc(openFiles.list, func(s *File) bool { return os.SameFile(s.key, fi) })
 }
 
 // readOnly protects a store that knows no read-only mode of its own.

@@ -47,6 +47,7 @@ func TestParseRefuses(t *testing.T) {
 		"mem:-1":                   "bad size",
 		"null:16EiB":               "too large",
 		"null:9223372036854775808": "too large",
+		"mem:7EiB":                 "no memory holds more than 64TiB",
 		"mem:1MiB,size=2MiB":       "the size is given as mem:SIZE",
 		"disk.img,size=1XB":        `bad size "1XB"`,
 		"disk.img,size=":           "bad size",
@@ -101,7 +102,7 @@ func TestOpenSpec(t *testing.T) {
 	}
 	s, err := store.Open(path)
 	require.NoError(t, err)
-	assert.EqualError(t, open(path), path+": in use by another process")
+	assert.EqualError(t, open(path), path+": the same file is named twice")
 	require.NoError(t, s.Close())
 
 	empty := filepath.Join(dir, "empty")
