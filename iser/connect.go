@@ -60,7 +60,7 @@ func dial(ctx context.Context, dev rnic.Device, addr string, cfg Config, own boo
 	}
 	c, err := dev.Dial(ctx, addr, cfg.Link)
 	if err != nil {
-		return nil, fmt.Errorf("iser: %s: %w", addr, err)
+		return nil, fmt.Errorf("iser: %w", err) // it names addr
 	}
 	return connect(ctx, c, cfg, own)
 }
@@ -89,7 +89,11 @@ func connect(ctx context.Context, c rnic.Connector, cfg Config, own bool) (*Data
 	ci, err := c.Connect(ctx, rnic.ConnParams{PrivateData: mine.Append(nil), IRD: ird, ORD: 1})
 	if err != nil {
 		d.abort(err)
-		return nil, errors.Join(fmt.Errorf("iser: connecting to %v: %w", addr, err), c.Close())
+		var refused *rnic.RejectedError
+		if errors.As(err, &refused) {
+			err = fmt.Errorf("%v: %w", addr, err) // the device names it in all other errors
+		}
+		return nil, errors.Join(fmt.Errorf("iser: %w", err), c.Close())
 	}
 	d.mu.Lock()
 	d.agree(mine, ci.PrivateData)

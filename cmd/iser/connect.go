@@ -92,7 +92,7 @@ func (f *fabric) login(ctx context.Context, u initiator.URL) (*initiator.Session
 	cfg.TargetName = u.Target
 	s, err := initiator.Login(ctx, f.dialer(u.Transport), cfg)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", u.Portal, err)
+		return nil, f.opts.unreached(u.Portal, err)
 	}
 	return s, nil
 }

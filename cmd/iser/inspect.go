@@ -44,7 +44,7 @@ target's name. It asks over plain iSCSI; with --iser over iSER, as Linux's initi
 			}
 			targets, err := initiator.Discover(ctx, f.dialer(transport), f.config(portal))
 			if err != nil {
-				return fmt.Errorf("%s: %w", portal, err)
+				return o.unreached(portal, err)
 			}
 			for _, t := range targets {
 				for _, p := range t.Portals {

@@ -247,6 +247,12 @@ destination, and prints how fast it went. With --verify it reads the destination
   iser cp --facts iser://192.0.2.10/iqn.2026-11.com.example:store1/0 backup.raw`,
 		Args: cli.Args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			switch "-" {
+			case args[0]:
+				return cli.Usagef("cp cannot read standard input, whose size is unknown: use 'iser write'")
+			case args[1]:
+				return cli.Usagef("cp writes at several places at a time, and standard output has one: use 'iser read'")
+			}
 			f, err := o.open()
 			if err != nil {
 				return err

@@ -37,7 +37,7 @@ func (d *Device) Listen(ctx context.Context, addr string, opts *rnic.LinkOptions
 	}
 	ln, err := d.network.Listen(ctx, addr)
 	if err != nil {
-		return nil, fmt.Errorf("soft: listen on %s: %w", addr, err)
+		return nil, networkError("listen on "+addr, err)
 	}
 	l := &listener{dev: d, ln: ln, opts: opts, slots: make(chan struct{}, maxHandshakes), ready: make(chan *request)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())

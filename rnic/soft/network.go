@@ -2,6 +2,7 @@ package soft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -49,6 +50,15 @@ func (n TCP) control(_, _ string, c syscall.RawConn) error {
 		return e
 	}
 	return os.NewSyscallError("setsockopt", err)
+}
+
+// networkError is a Network's error in doing what; package net's own say that already.
+func networkError(what string, err error) error {
+	var told *net.OpError
+	if errors.As(err, &told) {
+		return fmt.Errorf("soft: %w", err)
+	}
+	return fmt.Errorf("soft: %s: %w", what, err)
 }
 
 // socketOf gives the stream under a connection.

@@ -196,7 +196,7 @@ func (d *Device) Dial(ctx context.Context, addr string, opts *rnic.LinkOptions) 
 	}
 	c, err := d.network.Dial(ctx, addr)
 	if err != nil {
-		return nil, fmt.Errorf("soft: dial %s: %w", addr, err)
+		return nil, networkError("dial "+addr, err)
 	}
 	return d.newConnector(c, opts)
 }

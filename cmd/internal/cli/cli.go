@@ -79,7 +79,8 @@ func run(ctx context.Context, root *cobra.Command) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), OneLine(err))
+	name := root.Name() + ": "
+	fmt.Fprintf(os.Stderr, "%s%s\n", name, strings.TrimPrefix(OneLine(err), name)) // a package may have the program's name
 	var usage *UsageError
 	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") {
 		return 2
