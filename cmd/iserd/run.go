@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -59,8 +60,10 @@ func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
 		return err
 	}
 	if o.advertise != "" {
-		if _, _, err := net.SplitHostPort(o.advertise); err != nil {
-			return cli.Usagef("--advertise %q: want ADDRESS:PORT", o.advertise)
+		if host, port, err := net.SplitHostPort(o.advertise); err != nil || host == "" {
+			return cli.Usagef("--advertise %q: want ADDRESS:PORT, with an IPv6 address in brackets", o.advertise)
+		} else if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return cli.Usagef("--advertise %q: the port is a number from 1 to 65535", o.advertise)
 		}
 	}
 	name, err := o.targetName()
