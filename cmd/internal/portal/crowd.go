@@ -26,7 +26,7 @@ func (c *crowd) enter(conn net.Conn) *list.Element {
 	var oldest net.Conn
 	c.mu.Lock()
 	if c.conns.Len() >= c.limit {
-		oldest = c.conns.Remove(c.conns.Front()).(net.Conn)
+		oldest = c.takeOldest()
 	}
 	e := c.conns.PushBack(conn)
 	c.mu.Unlock()
@@ -34,6 +34,25 @@ func (c *crowd) enter(conn net.Conn) *list.Element {
 		_ = oldest.Close()
 	}
 	return e
+}
+
+// takeOldest removes the oldest connection; nil if there is none. mu is held.
+func (c *crowd) takeOldest() net.Conn {
+	e := c.conns.Front()
+	if e == nil {
+		return nil
+	}
+	return c.conns.Remove(e).(net.Conn)
+}
+
+// makeRoom closes the oldest connection, since a newcomer found no room outside of the crowd.
+func (c *crowd) makeRoom() {
+	c.mu.Lock()
+	oldest := c.takeOldest()
+	c.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Close()
+	}
 }
 
 // leave removes the connection of e, and says whether it was still there.

@@ -66,7 +66,8 @@ type Config struct {
 	// SniffTimeout bounds the wait for the first octets; 0 means DefaultSniffTimeout.
 	SniffTimeout time.Duration
 	// MaxSniffing bounds the connections that have not told yet what they are, or not finished their handshake; one
-	// more takes the place of the oldest, so that the silent shut nobody out. 0 means DefaultMaxSniffing.
+	// more takes the place of the oldest, so that the silent shut nobody out. 0 means DefaultMaxSniffing, or a quarter of the descriptors that
+	// the process may open, if that is less.
 	MaxSniffing int
 	Log         *slog.Logger
 }
@@ -78,7 +79,7 @@ func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
 		cfg.SniffTimeout = DefaultSniffTimeout
 	}
 	if cfg.MaxSniffing == 0 {
-		cfg.MaxSniffing = DefaultMaxSniffing
+		cfg.MaxSniffing = max(1, min(DefaultMaxSniffing, maxDescriptors()/4))
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -88,6 +89,7 @@ func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
 	defer conns.Wait()
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
+	refused := false // since the last connection
 	for {
 		conn, err := ln.Accept()
 		if err != nil {
@@ -95,7 +97,11 @@ func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
 				return nil
 			}
 			if transient(err) {
-				cfg.Log.Warn("accept", "err", err)
+				if !refused {
+					cfg.Log.Warn("connections wait: they cannot be accepted for now", "listener", ln.Addr().String(), "err", err)
+				}
+				refused = true
+				crowd.makeRoom()
 				if !pause(ctx, 100*time.Millisecond) {
 					return nil
 				}
@@ -103,6 +109,7 @@ func Serve(ctx context.Context, ln net.Listener, cfg Config) error {
 			}
 			return fmt.Errorf("accepting connections on %s: %w", ln.Addr(), err)
 		}
+		refused = false
 		place := crowd.enter(conn)
 		conns.Go(func() {
 			log := cfg.Log.With("peer", conn.RemoteAddr().String())

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -138,6 +142,55 @@ func TestStopWaitsForNobody(t *testing.T) {
 	require.NoError(t, stop())
 	_, err = conn.Read(make([]byte, 1))
 	require.Error(t, err)
+}
+
+// exhausted is a listener that fails for want of descriptors where its script says so.
+type exhausted struct {
+	script []bool // true: fails
+	conns  []net.Conn
+	end    chan struct{}
+}
+
+func (l *exhausted) Accept() (net.Conn, error) {
+	if len(l.script) == 0 {
+		<-l.end
+		return nil, net.ErrClosed
+	}
+	fails := l.script[0]
+	l.script = l.script[1:]
+	if fails {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	near, far := net.Pipe()
+	l.conns = append(l.conns, near)
+	return far, nil
+}
+
+func (l *exhausted) Close() error   { close(l.end); return nil }
+func (l *exhausted) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestWantOfDescriptors: while connections cannot be accepted the oldest silent one makes room each time, and the log gets one line for each
+// such time as a whole.
+func TestWantOfDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const no, yes = true, false
+		ln := &exhausted{script: []bool{yes, yes, no, no, no, yes, no, no}, end: make(chan struct{})}
+		var log strings.Builder
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- Serve(ctx, ln, Config{SniffTimeout: time.Hour, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+		}()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, c := range ln.conns {
+			_, err := c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+		}
+		cancel()
+		require.NoError(t, <-done)
+		assert.Equal(t, 2, strings.Count(log.String(), "cannot be accepted"), log.String())
+	})
 }
 
 // TestTheSilentShutNobodyOut: when all places of the silent are taken, a newcomer gets the oldest one's.
