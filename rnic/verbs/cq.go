@@ -33,7 +33,8 @@ type cq struct {
 	handler func([]rnic.Completion)
 	channel *C.struct_ibv_comp_channel
 	events  *watcher
-	turn    sync.Mutex // held while the handler runs: a queue pair's end delivers, too
+	event   C.uintptr_t // whose it is; its goroutine's own
+	turn    sync.Mutex  // held while the handler runs: a queue pair's end delivers, too
 
 	mu      sync.Mutex // guards what follows
 	ring    []rnic.Completion
@@ -72,11 +73,10 @@ func (d *Device) CreateCQ(cfg rnic.CQConfig) (rnic.CQ, error) {
 
 // take takes an event off the channel: one of the device's queues has completions.
 func (c *cq) take() bool {
-	var h C.uintptr_t
-	if C.gw_cq_event(c.channel, &h) != 0 {
+	if C.gw_cq_event(c.channel, &c.event) != 0 {
 		return false
 	}
-	if q, ok := lookup(uintptr(h)).(*qp); ok {
+	if q, ok := lookup(uintptr(c.event)).(*qp); ok {
 		q.process(true)
 	}
 	return true

@@ -225,8 +225,7 @@ func (q *qp) flush() {
 	if len(q.sges) > 0 {
 		sge = &q.sges[0]
 	}
-	var posted C.int
-	rc := C.gw_post_send(q.c, &q.wrs[0], C.int(len(q.wrs)), sge, &posted)
+	rc := C.gw_post_send(q.c, &q.wrs[0], C.int(len(q.wrs)), sge, &q.posted)
 	q.wrs, q.sges = q.wrs[:0], q.sges[:0]
 	if rc != 0 {
 		// Whatever the device took of it, all of it comes back when the connection ends, which is now.

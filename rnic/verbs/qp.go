@@ -80,6 +80,7 @@ type qp struct {
 	slots     []slot // a ring: head, n of them
 	head, n   int
 	wrs       []C.struct_gw_wr // what is held; scratch when up
+	posted    C.int            // of them, by the call; here since what C writes to is never on the stack
 	sges      []C.struct_ibv_sge
 	inline    []byte // a place for each slot, mapped when first needed
 	inlineMR  *mr    // covers it where the device needs that

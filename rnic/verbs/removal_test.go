@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -37,8 +38,7 @@ func TestRemoval(t *testing.T) {
 	if !ok {
 		t.Skip("only a device in software can be deleted")
 	}
-	netdev, err := os.ReadFile(sys + "/ports/1/gid_attrs/ndevs/0")
-	require.NoError(t, err)
+	netdev := interfaceOf(t, addr)
 
 	cmd := exec.Command(os.Args[0], "-test.run=^TestRemoval$", "-test.v")
 	cmd.Env = append(os.Environ(), "VERBS_REMOVAL=1")
@@ -61,7 +61,27 @@ func TestRemoval(t *testing.T) {
 	require.NoError(t, <-gone)
 	t.Logf("removed within %v", time.Since(start))
 	require.Contains(t, rest.String(), "device closed before the process ended")
-	require.NoError(t, netlink.RdmaLinkAdd(name, kind, strings.TrimSpace(string(netdev))))
+	require.NoError(t, netlink.RdmaLinkAdd(name, kind, netdev))
+}
+
+// interfaceOf is the name of the network interface that has an address.
+func interfaceOf(t *testing.T, addr string) string {
+	t.Helper()
+	host, _, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	all, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		require.NoError(t, err)
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.Equal(net.ParseIP(host)) {
+				return i.Name
+			}
+		}
+	}
+	t.Fatalf("no interface has %s", host)
+	return ""
 }
 
 // removed is the process whose device goes away.

@@ -16,8 +16,9 @@ import (
 
 // recvBatch encodes receives.
 type recvBatch struct {
-	wrs  []C.struct_gw_wr
-	sges []C.struct_ibv_sge
+	wrs    []C.struct_gw_wr
+	sges   []C.struct_ibv_sge
+	posted C.int // by the call
 }
 
 // checkRecv checks a chain and counts it.
@@ -58,11 +59,10 @@ func (b *recvBatch) post(q *C.struct_ibv_qp, s *C.struct_ibv_srq) (int, error) {
 	if len(b.sges) > 0 {
 		sge = &b.sges[0]
 	}
-	var posted C.int
-	if rc := C.gw_post_recv(q, s, &b.wrs[0], C.int(len(b.wrs)), sge, &posted); rc != 0 {
-		return int(posted), fmt.Errorf("verbs: posting receives: %w", unix.Errno(rc))
+	if rc := C.gw_post_recv(q, s, &b.wrs[0], C.int(len(b.wrs)), sge, &b.posted); rc != 0 {
+		return int(b.posted), fmt.Errorf("verbs: posting receives: %w", unix.Errno(rc))
 	}
-	return int(posted), nil
+	return int(b.posted), nil
 }
 
 // srq is a shared receive queue.

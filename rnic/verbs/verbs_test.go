@@ -185,3 +185,11 @@ func TestSendInvalidate(t *testing.T) {
 	require.NoError(t, from.qp.Close())
 	require.NoError(t, to.qp.Close())
 }
+
+// TestOpenMistakes: each is one line that says what there is, or what to do.
+func TestOpenMistakes(t *testing.T) {
+	_, err := verbs.Open(verbs.Config{Name: "nosuch0"})
+	require.Error(t, err)
+	require.Regexp(t, "no RDMA devices|there is no device nosuch0; there are ", err.Error())
+	require.NotContains(t, err.Error(), "\n")
+}
