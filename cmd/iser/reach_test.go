@@ -26,8 +26,8 @@ func TestUnreachedSaysItOnce(t *testing.T) {
 		err  error
 		want string
 	}{
-		{dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "127.0.0.1:1: connection refused: nobody listens there; does the target run, and is this its port?"},
-		{syscall.ECONNREFUSED, "127.0.0.1:1: connection refused: nobody listens there; does the target run, and is this its port?"},
+		{dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "127.0.0.1:1: connection refused: nobody listens there; does the other side run, and is this its port?"},
+		{syscall.ECONNREFUSED, "127.0.0.1:1: connection refused: nobody listens there; does the other side run, and is this its port?"},
 		{dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), "127.0.0.1:1: no way to this host from here"},
 		{dial(os.NewSyscallError("connect", syscall.EPERM)), "127.0.0.1:1: connect: operation not permitted"},
 		{dial(&net.DNSError{Err: "no such host", Name: "x", IsNotFound: true}), "127.0.0.1:1: no host has that name"},

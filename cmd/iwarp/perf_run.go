@@ -44,7 +44,7 @@ func (o *perfOptions) connect(ctx context.Context, dev rnic.Device, addr string,
 	defer cancel()
 	c, err := dev.Dial(ctx, addr, o.fabric.Link())
 	if err != nil {
-		return causeOf(ctx, err)
+		return cli.Unreached(addr, causeOf(ctx, err))
 	}
 	if err := e.prepare(c.CreateQP); err != nil {
 		return errors.Join(err, c.Close())

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"goiwarp/cmd/internal/cli"
 	"goiwarp/rnic"
 )
 
@@ -26,7 +27,7 @@ func (o *rpingOptions) ping(ctx context.Context, dev rnic.Device, out io.Writer,
 	}
 	defer p.close()
 	if err := o.connect(ctx, dev, p); err != nil {
-		return fmt.Errorf("%s: %w", o.hostPort(), err)
+		return cli.Unreached(o.hostPort(), err)
 	}
 	start, n := time.Now(), 0
 	for ; o.count == 0 || n < o.count; n++ {
