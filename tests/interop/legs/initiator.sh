@@ -6,20 +6,20 @@ iserd_up --lun /disks/a.img,size=64MiB --lun mem:32MiB,block=4096
 initiator_up
 dd if=/dev/urandom of=/tmp/random bs=1M count=8 2>/dev/null
 
-# io DEVICE BLOCKSIZE MIB OFFSET: direct writes and reads of random data.
+# io DEVICE KIB N MIB: N direct writes, and reads, of so many KiB each, from an offset on.
 io() {
-	local n=$(($3 * 1024 / $2)) skip=$(($4 * 1024 / $2))
+	local n=$3 skip=$(($4 * 1024 / $2))
 	dd if=/tmp/random of=$1 bs=${2}k count=$n seek=$skip oflag=direct conv=notrunc 2>/tmp/dd.out || { cat /tmp/dd.out; return 1; }
-	dd if=$1 bs=${2}k count=$n skip=$skip iflag=direct 2>/dev/null | cmp -n $(($3 << 20)) - /tmp/random
+	dd if=$1 bs=${2}k count=$n skip=$skip iflag=direct 2>/dev/null | cmp -n $(($3 * $2 << 10)) - /tmp/random
 }
 parallel() { # four writers at once, each with its quarter of the disk, then all is read back
 	local p= i
 	for i in 0 1 2 3; do
-		dd if=/tmp/random of=$1 bs=128k count=32 seek=$((i * 64)) oflag=direct conv=notrunc 2>/dev/null &
+		dd if=/tmp/random of=$1 bs=128k count=16 seek=$((i * 64)) oflag=direct conv=notrunc 2>/dev/null &
 		p="$p $!"
 	done
 	for i in $p; do wait $i || return 1; done
-	for i in 0 1 2 3; do dd if=$1 bs=128k count=32 skip=$((i * 64)) iflag=direct 2>/dev/null | cmp -n 4194304 - /tmp/random || return 1; done
+	for i in 0 1 2 3; do dd if=$1 bs=128k count=16 skip=$((i * 64)) iflag=direct 2>/dev/null | cmp -n 2097152 - /tmp/random || return 1; done
 }
 zeros() { cmp -n $(($2 << 20)) $1 /dev/zero; }
 views() { # what SCSI tools see: $1 is the disk, $2 where to keep it
@@ -49,11 +49,11 @@ for transport in iser tcp; do
 	check "$transport: lsscsi shows the target and the disk" sh -c "lsscsi -t | grep '$IQN' && lsscsi | grep $disk"
 	check "$transport: sg_inq, sg_vpd, sg_readcap, sg_opcodes, sg_luns, sg_modes" views $disk /tmp/views-$transport
 	check "$transport: the kernel and READ CAPACITY agree" sh -c "[ \$((\$(cat /sys/block/${disk#/dev/}/size) * 512)) = \$(stat -c %s /disks/a.img) ] && grep \"Device size: \$(stat -c %s /disks/a.img) bytes\" /tmp/views-$transport/readcap"
-	check "$transport: 512 KiB I/Os" io $disk 512 4 0
-	check "$transport: 4 KiB I/Os" io $disk 4 1 8
+	check "$transport: 512 KiB I/Os" io $disk 512 8 0
+	check "$transport: 4 KiB I/Os" io $disk 4 64 8
 	capture_stop
 	check "$transport: four parallel writers" parallel $disk
-	disk4k=$(disk 1) && check "$transport: the LUN of 4096-octet blocks" io $disk4k 64 4 3
+	disk4k=$(disk 1) && check "$transport: the LUN of 4096-octet blocks" io $disk4k 64 32 3
 	check "$transport: mkfs.ext4 and a tree of files" write_tree $disk
 	check "$transport: fsck finds the file system clean" e2fsck -fn $disk
 	logout_clean $transport
@@ -70,7 +70,7 @@ for transport in iser tcp; do
 			"iscsiadm -m session -P 2 >/tmp/p2; grep 'InitialR2T: $1' /tmp/p2 && grep 'ImmediateData: $2' /tmp/p2"
 		[ "$mode" = "Yes No" ] && check "$transport: the tree's checksums after login" read_tree $disk
 		for bs in 4 64 512; do
-			check "$transport: $bs KiB with InitialR2T=$1, ImmediateData=$2" io $disk $bs 1 40
+			check "$transport: $bs KiB with InitialR2T=$1, ImmediateData=$2" io $disk $bs $((bs > 4 ? 8 : 32)) 40
 		done
 		capture_stop
 		if [ "$mode" = "Yes Yes" ]; then
@@ -80,7 +80,7 @@ for transport in iser tcp; do
 			check "$transport: rescan" iscsiadm -m session --rescan
 			grown() { [ $(($(cat /sys/block/${disk#/dev/}/size) * 512)) = $(stat -c %s /disks/a.img) ]; }
 			await 30 "the kernel to see the LUN grown" grown && pass "$transport: LUN grown and rescanned"
-			check "$transport: I/O behind the old end" io $disk 256 4 $(($(stat -c %s /disks/a.img) / 1048576 - 8))
+			check "$transport: I/O behind the old end" io $disk 256 16 $(($(stat -c %s /disks/a.img) / 1048576 - 8))
 			check "$transport: blkdiscard" blkdiscard -f $disk
 			check "$transport: what was discarded reads zeros" zeros $disk 64
 			check "$transport: the discarded file takes no space" sh -c "[ \$(du -m /disks/a.img | cut -f1) -lt 8 ]"
