@@ -22,7 +22,7 @@ type leg struct {
 	variant  string   // "", "-crc", "-p2p", "-rev1": what siw fixes when it is built
 	mtu      int
 	bound    time.Duration // a guard against hanging: how long the guest may run
-	long     bool          // with -full only
+	long     bool          // with -full, or named, only
 	variants []string      // what the leg can do without; nil: all
 	reset    bool          // the guest resets itself once, and is booted again
 	disk     bool          // wants a disk that outlives the guest
@@ -72,7 +72,7 @@ func (o *options) choose() ([]leg, error) {
 			break
 		}
 		for _, l := range table {
-			if only != nil && !slices.Contains(only, l.name) || l.long && !o.full {
+			if only != nil && !slices.Contains(only, l.name) || only == nil && l.long && !o.full {
 				continue
 			}
 			if l.variants != nil && !slices.Contains(l.variants, m.variant) {
@@ -84,6 +84,9 @@ func (o *options) choose() ([]leg, error) {
 			}
 			legs = append(legs, l)
 		}
+	}
+	if len(legs) == 0 {
+		return nil, errors.New("no leg to run")
 	}
 	return legs, nil
 }
