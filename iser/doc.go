@@ -30,7 +30,7 @@
 // A Domain belongs to a device and is shared by its connections: the protection domain, the receives
 // and the pool of registered buffers. A Datamover is one connection. Memory is granted to the
 // peer through memory windows that live no longer than the task that needs them; a device that has no windows
-// (Linux's siw from user space) grants its buffers' own regions instead and cannot withdraw them.
+// (Linux's siw from user space) grants its buffers' own regions instead, and withdraws one only when a task was aborted.
 //
 // Nothing here waits: completions run on the goroutine that reads the connection, and what does not fit the send queue or
 // the peer's read depth waits in a list.
