@@ -5,6 +5,8 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	"goiwarp/iscsi"
 )
 
 // DefaultPort is iSCSI's registered TCP port.
@@ -95,7 +97,9 @@ func ParseURL(s string) (URL, error) {
 	}
 	u := URL{Transport: scheme, Portal: portal}
 	name, lun, hasLUN := strings.Cut(strings.TrimSuffix(path, "/"), "/")
-	u.Target = strings.ToLower(name)
+	if u.Target, err = iscsi.NormalizeName(name); err != nil {
+		return URL{}, fmt.Errorf("%q: target name %q: %w", s, name, err)
+	}
 	if hasLUN {
 		n, err := strconv.ParseUint(lun, 10, 16)
 		if err != nil || n > 16383 {

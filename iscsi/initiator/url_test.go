@@ -39,9 +39,11 @@ func TestParseURL(t *testing.T) {
 	assert.False(t, u.HasLUN)
 	assert.Equal(t, "iscsi", u.Transport)
 
+	const name = "iqn.2026-11.com.example:disk"
 	for _, in := range []string{
 		"", "file", "http://h/t/0", "iser://", "iser://h", "iser://h/", "iser:///t/0", "iser://h/t/x",
-		"iser://h/t/16384", "iser://h/t/-1", "iser://h/t/0/1",
+		"iser://h//", "iser://h//0", "iser://h/disk/0",
+		"iser://h/" + name + "/16384", "iser://h/" + name + "/-1", "iser://h/" + name + "/0/1", "iser://h/" + name + "/x",
 	} {
 		_, err := ParseURL(in)
 		assert.Error(t, err, in)
@@ -56,7 +58,8 @@ func TestParseURLKeepsSecretsOutOfErrors(t *testing.T) {
 
 func FuzzParseURL(f *testing.F) {
 	f.Add("iser://[::1]:3261/iqn.2026-11.com.example:disk/7")
-	f.Add("iscsi://h/t")
+	f.Add("iscsi://h/eui.0123456789abcdef")
+	f.Add("iser://0//")
 	f.Fuzz(func(t *testing.T, s string) {
 		u, err := ParseURL(s)
 		if err != nil {
