@@ -4,7 +4,6 @@ package main
 
 import (
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +29,7 @@ HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port is 326
 		Example: `  iser discover 192.0.2.10
   iser ls iser://192.0.2.10/iqn.2026-11.com.example:store1
   iser cp --verify vm.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0`,
-		Version: version(),
+		Version: cli.Version(),
 		Args:    cli.Args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -42,12 +41,4 @@ HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port is 326
 	o.flags(root.PersistentFlags())
 	root.AddCommand(discoverCommand(o), listCommand(o), infoCommand(o), readCommand(o), writeCommand(o), copyCommand(o))
 	return root
-}
-
-// version is the module's version as the build knows it.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(unknown)"
 }

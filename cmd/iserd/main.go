@@ -3,7 +3,6 @@ package main
 
 import (
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +45,7 @@ disks again, and tell initiators of what has grown.`,
   iserd --lun disk.img --lun mem:64MiB --listen 192.0.2.10:3260 --target iqn.2026-11.com.example:store1
   iserd --lun disk.img --rnic verbs:siw0 --listen-rdma 192.0.2.10:3261
   iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info`,
-		Version: version(),
+		Version: cli.Version(),
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -62,12 +61,4 @@ disks again, and tell initiators of what has grown.`,
 	f.StringArrayVar(&o.listenRDMA, "listen-rdma", nil, "`address:port` where the RDMA device itself listens for iSER; repeat for more")
 	o.fabric.Flags(f)
 	return cmd
-}
-
-// version is the module's version as the build knows it.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(unknown)"
 }

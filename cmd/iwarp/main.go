@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -53,7 +52,7 @@ rping and perf use iWARP in software unless --rnic names another device.`,
   iwarp rping -c -a 192.0.2.10 -C 10 -V
   iwarp perf write
   iwarp links add siw0 --type siw --netdev eth0`,
-		Version: version(),
+		Version: cli.Version(),
 		Args:    cli.Args(cobra.ArbitraryArgs),
 		RunE:    help,
 	}
@@ -67,12 +66,4 @@ func help(cmd *cobra.Command, args []string) error {
 		return cli.Usagef("unknown command %q; see '%s --help'", args[0], cmd.CommandPath())
 	}
 	return cmd.Help()
-}
-
-// version is the module's version as the build knows it.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(unknown)"
 }
