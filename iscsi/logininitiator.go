@@ -23,6 +23,9 @@ type InitiatorLoginConfig struct {
 	// PortalGroup is the TargetPortalGroupTag that discovery told, to be checked if CheckPortalGroup.
 	PortalGroup      uint16
 	CheckPortalGroup bool
+	// Join are the parameters of the session that the connection is added to or reinstated in, with TSIH not 0: what the leading
+	// login has settled is not offered again (RFC 7143, section 6.3.3). nil for a leading login.
+	Join *Params
 	// Auth are the methods that this side offers, in order of preference, made for this login. AllowNone puts None behind them; without
 	// Auth the security stage is left out.
 	Auth      []Authenticator
@@ -69,6 +72,7 @@ type InitiatorLogin struct {
 func NewInitiatorLogin(cfg InitiatorLoginConfig) *InitiatorLogin {
 	l := &InitiatorLogin{cfg: cfg, neg: NewNegotiator(RoleInitiator, cfg.Settings, cfg.RDMA), stage: StageOperational}
 	l.neg.SetDiscovery(cfg.Discovery)
+	l.neg.Join(cfg.Join)
 	if len(cfg.Auth) > 0 {
 		l.stage = StageSecurity
 	}

@@ -22,6 +22,9 @@ type Grant struct {
 	TargetAlias string
 	// Auth are the authentication methods of which the initiator has to pass one, made for this login. None: nobody has to.
 	Auth []Authenticator
+	// Join are the parameters of the session that the connection is to be added to, or reinstated in (Identity.TSIH is not
+	// 0); nil for a leading login.
+	Join *Params
 }
 
 // TargetLoginConfig is what a target's side of one login needs.
@@ -295,6 +298,7 @@ func (l *TargetLogin) identify(t *Text, stage Stage) error {
 		return err
 	}
 	l.known = true
+	l.neg.Join(l.grant.Join)
 	if l.authed = len(l.grant.Auth) == 0; !l.authed && stage != StageSecurity {
 		return NewLoginError(LoginAuthFailed, "initiator %s skips the authentication that is demanded", l.id.InitiatorName)
 	}

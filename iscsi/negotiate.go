@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // Role is a side of a connection.
@@ -34,6 +35,7 @@ type Negotiator struct {
 	set       Settings
 	link      bool // data moves by RDMA
 	discovery bool
+	join      *Params // the session that the connection is added to, nil if it begins one
 	keys      [len(keys)]keyState
 	out       Text
 	answers   []answer
@@ -64,6 +66,75 @@ func NewNegotiator(role Role, s Settings, rdma bool) *Negotiator {
 // SetDiscovery tells that the session is for discovery. Call it before Offer and Receive.
 func (n *Negotiator) SetDiscovery(on bool) { n.discovery = on }
 
+// Join tells that the connection is added to a session whose parameters are p: what is the session's was settled by its leading
+// login and stays so (RFC 7143, sections 6.3.3 and 13). Call it before Offer and Receive; p is not kept beyond Apply.
+func (n *Negotiator) Join(p *Params) { n.join = p }
+
+// leads tells that k is settled by the leading login alone.
+func (k *Key) leads() bool {
+	return k.Session && k.Use == LeadingOnly && k.Type != KeyText && k.Func != Declare && k.Name != KeyRDMAExtensions
+}
+
+// own is this side's value for an answer to the peer, given what has been settled before.
+func (n *Negotiator) own(k *Key) string {
+	v := n.set.value(k.Name, n.role, n.link)
+	if n.join != nil && k.leads() {
+		return n.join.value(k.Name, v)
+	}
+	level := n.outcome(KeyErrorRecoveryLevel)
+	switch {
+	case k.Name == KeyErrorRecoveryLevel && n.discovery: // RFC 7143, section 7.4.1
+		return "0"
+	case k.Name == KeyMaxOutstandingR2T && level != "0": // RFC 7143, section 13.19
+		return "1"
+	case k.Name == KeyDefaultTime2Retain && n.set.ErrorRecoveryLevel == 2 && level != "2":
+		return "0" // nothing is retained
+	}
+	return v
+}
+
+// value is a session's value of a key as it stands on the wire; def for keys that Params do not hold.
+func (p *Params) value(name, def string) string {
+	switch name {
+	case KeyMaxConnections:
+		return strconv.Itoa(p.MaxConnections)
+	case KeyInitialR2T:
+		return yesNo(p.InitialR2T)
+	case KeyImmediateData:
+		return yesNo(p.ImmediateData)
+	case KeyMaxBurstLength:
+		return strconv.Itoa(p.MaxBurstLength)
+	case KeyFirstBurstLength:
+		return strconv.Itoa(p.FirstBurstLength)
+	case KeyMaxOutstandingR2T:
+		return strconv.Itoa(p.MaxOutstandingR2T)
+	case KeyDefaultTime2Wait:
+		return strconv.Itoa(p.DefaultTime2Wait)
+	case KeyDefaultTime2Retain:
+		return strconv.Itoa(p.DefaultTime2Retain)
+	case KeyDataPDUInOrder:
+		return yesNo(p.DataPDUInOrder)
+	case KeyDataSequenceInOrder:
+		return yesNo(p.DataSequenceInOrder)
+	case KeyErrorRecoveryLevel:
+		return strconv.Itoa(p.ErrorRecoveryLevel)
+	case KeyTaskReporting:
+		return p.TaskReporting
+	case KeyProtocolLevel:
+		return strconv.Itoa(p.ISCSIProtocolLevel)
+	}
+	return def
+}
+
+// inherit makes the session's part of p what the leading login has settled.
+func (p *Params) inherit(s *Params) {
+	p.MaxConnections, p.InitialR2T, p.ImmediateData = s.MaxConnections, s.InitialR2T, s.ImmediateData
+	p.MaxBurstLength, p.FirstBurstLength, p.MaxOutstandingR2T = s.MaxBurstLength, s.FirstBurstLength, s.MaxOutstandingR2T
+	p.DefaultTime2Wait, p.DefaultTime2Retain = s.DefaultTime2Wait, s.DefaultTime2Retain
+	p.DataPDUInOrder, p.DataSequenceInOrder = s.DataPDUInOrder, s.DataSequenceInOrder
+	p.ErrorRecoveryLevel, p.TaskReporting, p.ISCSIProtocolLevel = s.ErrorRecoveryLevel, s.TaskReporting, s.ISCSIProtocolLevel
+}
+
 // rdma tells that RFC 7145's keys count in this session.
 func (n *Negotiator) rdma() bool { return n.link && !n.discovery }
 
@@ -81,7 +152,8 @@ func (n *Negotiator) Offer() {
 		}
 		switch {
 		case n.role == RoleInitiator && (!k.Initiator || !n.set.offers(k, n.rdma())),
-			n.role == RoleTarget && !n.targetOffers(k, st, v):
+			n.role == RoleTarget && !n.targetOffers(k, st, v),
+			n.join != nil && k.leads():
 			continue
 		}
 		st.offer = v
@@ -144,7 +216,7 @@ func (n *Negotiator) Receive(t Text) error {
 }
 
 func decides(k *Key) bool {
-	return k.Name == KeyRDMAExtensions || k.Name == KeyInitialR2T || k.Name == KeyImmediateData
+	return k.Name == KeyRDMAExtensions || k.Name == KeyInitialR2T || k.Name == KeyImmediateData || k.Name == KeyErrorRecoveryLevel
 }
 func limits(k *Key) bool { return k.Name == KeyMaxBurstLength }
 func others(k *Key) bool { return !decides(k) && !limits(k) }
@@ -191,9 +263,9 @@ func (n *Negotiator) receive(a *answer) error {
 		a.send = Rejected
 		return nil
 	}
-	own := n.set.value(k.Name, n.role, n.link)
+	own := n.own(k)
 	result, ok := k.Combine(v, own)
-	if !ok {
+	if !ok || n.join != nil && k.leads() && result != own {
 		a.send = Rejected
 		return nil
 	}
@@ -317,6 +389,12 @@ func (n *Negotiator) Apply(p *Params) error {
 		if _, ok := keys[keyIndex[name]].Combine(n.outcome(name), own); !ok {
 			return fmt.Errorf("%w: %s=%s, this side wants %s", ErrNegotiation, name, n.outcome(name), own)
 		}
+	}
+	if p.ErrorRecoveryLevel > 0 && p.DataSequenceInOrder {
+		p.MaxOutstandingR2T = 1 // RFC 7143, section 13.19, even if the peer would take more
+	}
+	if n.join != nil {
+		p.inherit(n.join)
 	}
 	n.applySegments(p, number)
 	return nil

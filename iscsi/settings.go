@@ -27,7 +27,13 @@ type Settings struct {
 	FirstBurstLength   int // most unsolicited data, immediate included; 0: 65536
 	MaxOutstandingR2T  int // 0: 8
 	DefaultTime2Wait   int // seconds; 0: 2
-	DefaultTime2Retain int // seconds
+	DefaultTime2Retain int // seconds; a target that recovers connections agrees to more than 0 only with ErrorRecoveryLevel 2
+
+	// MaxConnections is how many connections a session may have; 0: 1.
+	MaxConnections int
+	// ErrorRecoveryLevel is the highest level taken, 0 to 2 (RFC 7143, section 7.1.5). Above 0 a task has one R2T outstanding
+	// (section 13.19), whatever MaxOutstandingR2T says.
+	ErrorRecoveryLevel int
 
 	// ProtocolLevel is the highest iSCSIProtocolLevel (RFC 7144, section 7.1.1). 0: an initiator says
 	// nothing (so it is 1), a target goes up to 2.
@@ -94,7 +100,7 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 	case KeyDataDigest:
 		return digestList(s.DataDigest, role, rdma)
 	case KeyMaxConnections:
-		return "1"
+		return orDefault(s.MaxConnections, 1)
 	case KeyInitialR2T:
 		return yesNo(!s.UnsolicitedData)
 	case KeyImmediateData:
@@ -114,6 +120,9 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 		}
 		return strconv.Itoa(min(first, burst))
 	case KeyMaxOutstandingR2T:
+		if role == RoleInitiator && s.ErrorRecoveryLevel > 0 {
+			return "1"
+		}
 		return orDefault(s.MaxOutstandingR2T, 8)
 	case KeyDefaultTime2Wait:
 		return orDefault(s.DefaultTime2Wait, 2)
@@ -122,7 +131,7 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 	case KeyDataPDUInOrder, KeyDataSequenceInOrder:
 		return Yes
 	case KeyErrorRecoveryLevel:
-		return "0"
+		return strconv.Itoa(s.ErrorRecoveryLevel)
 	case KeyTaskReporting:
 		if len(s.TaskReporting) == 0 {
 			return "RFC3720"
