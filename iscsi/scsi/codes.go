@@ -41,6 +41,7 @@ const (
 	CodeLUNotSupported            Code = 0x2500
 	CodeInvalidFieldInParameters  Code = 0x2600
 	CodeParameterNotSupported     Code = 0x2601
+	CodeInvalidRelease            Code = 0x2604
 	CodeWriteProtected            Code = 0x2700
 	CodeSpaceAllocationFailed     Code = 0x2707
 	CodeMediumMayHaveChanged      Code = 0x2800
@@ -54,10 +55,12 @@ const (
 	CodeReservationsPreempted     Code = 0x2a03
 	CodeReservationsReleased      Code = 0x2a04
 	CodeRegistrationsPreempted    Code = 0x2a05
+	CodeAsymmetricAccessChanged   Code = 0x2a06
 	CodeCapacityChanged           Code = 0x2a09
 	CodeCommandSequence           Code = 0x2c00
 	CodeCommandsCleared           Code = 0x2f00
 	CodeMediumNotPresent          Code = 0x3a00
+	CodeMediumTrayOpen            Code = 0x3a02
 	CodeThresholdReached          Code = 0x3807
 	CodeSavingNotSupported        Code = 0x3900
 	CodeTargetConditionsChanged   Code = 0x3f00
@@ -66,9 +69,12 @@ const (
 	CodeInternalTargetFailure     Code = 0x4400
 	CodeProtocolServiceCRC        Code = 0x4705
 	CodeOverlappedCommands        Code = 0x4e00
+	CodeMediumRemovalPrevented    Code = 0x5302
 	CodeDataPhase                 Code = 0x4b00
 	CodeInvalidFieldInCIU         Code = 0x0e03
 	CodeInsufficientResources     Code = 0x5503
+	CodeSetTargetPortGroupsFailed Code = 0x670a
+	CodeInsufficientRegistration  Code = 0x5504
 )
 
 var codeNames = map[Code]string{
@@ -96,6 +102,7 @@ var codeNames = map[Code]string{
 	CodeLUNotSupported:            "logical unit not supported",
 	CodeInvalidFieldInParameters:  "invalid field in parameter list",
 	CodeParameterNotSupported:     "parameter not supported",
+	CodeInvalidRelease:            "invalid release of persistent reservation",
 	CodeWriteProtected:            "write protected",
 	CodeSpaceAllocationFailed:     "space allocation failed write protect",
 	CodeMediumMayHaveChanged:      "not ready to ready change, medium may have changed",
@@ -109,10 +116,12 @@ var codeNames = map[Code]string{
 	CodeReservationsPreempted:     "reservations preempted",
 	CodeReservationsReleased:      "reservations released",
 	CodeRegistrationsPreempted:    "registrations preempted",
+	CodeAsymmetricAccessChanged:   "asymmetric access state changed",
 	CodeCapacityChanged:           "capacity data has changed",
 	CodeCommandSequence:           "command sequence error",
 	CodeCommandsCleared:           "commands cleared by another initiator",
 	CodeMediumNotPresent:          "medium not present",
+	CodeMediumTrayOpen:            "medium not present, tray open",
 	CodeThresholdReached:          "thin provisioning soft threshold reached",
 	CodeSavingNotSupported:        "saving parameters not supported",
 	CodeTargetConditionsChanged:   "target operating conditions have changed",
@@ -121,9 +130,12 @@ var codeNames = map[Code]string{
 	CodeInternalTargetFailure:     "internal target failure",
 	CodeProtocolServiceCRC:        "protocol service CRC error",
 	CodeOverlappedCommands:        "overlapped commands attempted",
+	CodeMediumRemovalPrevented:    "medium removal prevented",
 	CodeDataPhase:                 "data phase error",
 	CodeInvalidFieldInCIU:         "invalid field in command information unit",
 	CodeInsufficientResources:     "insufficient resources",
+	CodeSetTargetPortGroupsFailed: "SET TARGET PORT GROUPS command failed",
+	CodeInsufficientRegistration:  "insufficient registration resources",
 }
 
 // String is the code's name if it is a common one, and its two octets, for example "write protected

@@ -14,6 +14,7 @@ const (
 	OpRelease6              = 0x17
 	OpModeSense6            = 0x1a
 	OpStartStopUnit         = 0x1b
+	OpPreventAllow          = 0x1e
 	OpReadCapacity10        = 0x25
 	OpRead10                = 0x28
 	OpWrite10               = 0x2a
@@ -23,7 +24,11 @@ const (
 	OpWriteSame10           = 0x41
 	OpUnmap                 = 0x42
 	OpModeSelect10          = 0x55
+	OpReserve10             = 0x56
+	OpRelease10             = 0x57
 	OpModeSense10           = 0x5a
+	OpPersistentReserveIn   = 0x5e
+	OpPersistentReserveOut  = 0x5f
 	OpRead16                = 0x88
 	OpCompareAndWrite       = 0x89
 	OpWrite16               = 0x8a
@@ -34,12 +39,17 @@ const (
 	OpServiceActionIn16     = 0x9e
 	OpReportLUNs            = 0xa0
 	OpMaintenanceIn         = 0xa3
+	OpMaintenanceOut        = 0xa4
 	OpRead12                = 0xa8
 	OpWrite12               = 0xaa
 	OpVerify12              = 0xaf
 	SAReadCapacity16        = 0x10 // service action of OpServiceActionIn16
 	SAGetLBAStatus          = 0x12 // service action of OpServiceActionIn16
 	SAReportSupportedOpcode = 0x0c // service action of OpMaintenanceIn
+
+	SAReportTargetPortGroups       = 0x0a // service action of OpMaintenanceIn
+	SAReportSupportedTaskFunctions = 0x0d // service action of OpMaintenanceIn
+	SASetTargetPortGroups          = 0x0a // service action of OpMaintenanceOut
 )
 
 // flags of a command.
@@ -57,6 +67,8 @@ const (
 	anyLUN
 	// action commands have a service action in the low five bits of octet 1.
 	action
+	// waits commands may wait for something else than the store.
+	waits
 )
 
 // command is one row of the table: all that the device server knows of an operation.
@@ -76,6 +88,8 @@ type command struct {
 	// plan says what the CDB asks to move; nil is nothing. l is nil at a LUN that is not there.
 	plan func(l *LU, cdb []byte) (in, out int64)
 	run  func(t *task)
+
+	rule rule // found when the table is made
 }
 
 // protect is RDPROTECT, WRPROTECT or VRPROTECT: there is no protection information here.
@@ -250,8 +264,10 @@ var commands = []command{
 var byOpcode [256][]*command
 
 func init() {
+	commands = append(commands, reservationCommands...)
 	for i := range commands {
 		c := &commands[i]
+		c.rule = ruleOf(c.op, c.action)
 		if c.op == OpMaintenanceIn && c.action == SAReportSupportedOpcode {
 			c.run = (*task).reportOpcodes // it reads the table, which cannot name it therefore
 		}

@@ -112,22 +112,6 @@ func (t *task) startStop() {
 	}
 }
 
-// reserve is RESERVE(6) of SPC-2 for the whole logical unit, which older hypervisors still ask for.
-// The third-party and extent forms are long obsolete and refused.
-func (t *task) reserve() {
-	if t.nexus == nil || t.lu.reservation.CompareAndSwap(nil, t.nexus) || t.lu.reservation.Load() == t.nexus {
-		return
-	}
-	t.res.Status = StatusReservationConflict
-}
-
-// release is RELEASE(6): GOOD, without effect if another nexus holds the reservation or none does.
-func (t *task) release() {
-	if t.nexus != nil {
-		t.lu.reservation.CompareAndSwap(t.nexus, nil)
-	}
-}
-
 // reportOpcodes is REPORT SUPPORTED OPERATION CODES (SPC-4, section 6.35): the table of commands,
 // all or one of them, with the timeouts descriptor (which states no timeouts) if RCTD asks for it.
 func (t *task) reportOpcodes() {

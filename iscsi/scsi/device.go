@@ -48,6 +48,8 @@ type Port struct {
 	DeviceName string
 	// Relative is the relative target port identifier, counted from 1.
 	Relative uint16
+	// Group is the target port group that the port belongs to, with its own asymmetric access states; 0 is none.
+	Group uint16
 	// Protocol is the protocol identifier (SPC-4, section 7.6.1; iSCSI is 5).
 	Protocol byte
 	// Version is the transport's version descriptor (SPC-4, table 144; iSCSI is 0960h).
@@ -65,28 +67,31 @@ var (
 // comes back (I_T NEXUS LOSS) from a new one (POWER ON).
 const maxKnownInitiators = 1024
 
-// Device is a SCSI target device with one port: logical units by number, and the nexuses to them.
+// Device is a SCSI target device: ports, logical units by number, and the nexuses to them.
 // All methods may be called by many goroutines at once.
 type Device struct {
-	port Port
+	// ports is replaced as a whole, too; the first one was there from the beginning.
+	ports   atomic.Pointer[[]Port]
+	aborter atomic.Pointer[TaskAborter]
 
 	// luns is replaced as a whole, so that commands read it without a lock.
 	luns atomic.Pointer[map[int]*LU]
 
 	mu      sync.Mutex // guards what follows and the replacing of luns
 	nexuses map[*Nexus]struct{}
-	known   map[string]struct{}
+	known   map[nexusID]struct{}
 }
 
 // NewDevice makes a device without logical units.
 func NewDevice(port Port) *Device {
-	d := &Device{port: port, nexuses: make(map[*Nexus]struct{}), known: make(map[string]struct{})}
+	d := &Device{nexuses: make(map[*Nexus]struct{}), known: make(map[nexusID]struct{})}
+	d.ports.Store(&[]Port{port})
 	d.luns.Store(new(map[int]*LU))
 	return d
 }
 
-// Port is the target port as configured.
-func (d *Device) Port() Port { return d.port }
+// Port is the first target port.
+func (d *Device) Port() Port { return (*d.ports.Load())[0] }
 
 // LU is the logical unit with that number, nil if there is none.
 func (d *Device) LU(number int) *LU { return (*d.luns.Load())[number] }
@@ -148,18 +153,20 @@ func (d *Device) lunsChanged() {
 	}
 }
 
-// NewNexus opens the nexus of an initiator port (for iSCSI, initiator name and ISID). Every logical
-// unit has a unit attention for it: POWER ON, RESET, OR BUS DEVICE RESET for a port that was not
+// NewNexus opens the nexus of an initiator port (for iSCSI, initiator name and ISID) through the first target port. Every
+// logical unit has a unit attention for it: POWER ON, RESET, OR BUS DEVICE RESET for a nexus that was not
 // seen before, I_T NEXUS LOSS for one that comes back.
-func (d *Device) NewNexus(initiator string) *Nexus {
-	n := &Nexus{initiator: initiator, dev: d}
+func (d *Device) NewNexus(initiator string) *Nexus { return d.nexus(initiator, d.Port()) }
+
+func (d *Device) nexus(initiator string, port Port) *Nexus {
+	n := &Nexus{initiator: initiator, dev: d, port: port}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	code := CodeReset
-	if _, ok := d.known[initiator]; ok {
+	if _, ok := d.known[n.id()]; ok {
 		code = CodeNexusLoss
 	} else if len(d.known) < maxKnownInitiators {
-		d.known[initiator] = struct{}{}
+		d.known[n.id()] = struct{}{}
 	}
 	d.nexuses[n] = struct{}{}
 	for _, l := range *d.luns.Load() {

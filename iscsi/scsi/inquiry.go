@@ -65,10 +65,13 @@ func (t *task) inquiry() {
 	t.badField(2)
 }
 
-// port describes the target port; its zero value for a logical unit that is used alone.
+// port describes the target port that the command came through; its zero value for a logical unit that is used alone.
 func (t *task) port() Port {
-	if t.dev != nil {
-		return t.dev.port
+	switch {
+	case t.nexus != nil && t.nexus.dev != nil:
+		return t.nexus.port
+	case t.dev != nil:
+		return t.dev.Port()
 	}
 	return Port{}
 }

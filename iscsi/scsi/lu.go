@@ -53,6 +53,9 @@ type LUConfig struct {
 	// MaxTransfer is the most octets that one READ, WRITE, WRITE SAME or VERIFY may move or change,
 	// at most 1 GiB; 0 is 32 MiB.
 	MaxTransfer int
+	// Reservations keeps persistent reservations over a restart; nil: they end with the process, and
+	// initiators are told so (PTPL_C of REPORT CAPABILITIES).
+	Reservations ReservationStore
 	// Log is told of what an operator should know (a failed flush, a size that is no multiple of
 	// the block, errors of the store: the first of each kind, then at most one in 10 s); nil is
 	// nothing.
@@ -82,6 +85,7 @@ type LU struct {
 	dsense  atomic.Bool   // descriptor format sense (control mode page)
 
 	reservation atomic.Pointer[Nexus] // by RESERVE(6)
+	persistent  reservations
 
 	flushMu sync.Mutex    // one flush at a time
 	flushes atomic.Uint64 // begun so far; written under flushMu
@@ -120,6 +124,9 @@ func NewLU(s store.Store, cfg LUConfig) (*LU, error) {
 		return nil, fmt.Errorf("scsi: %s: %d octets hold no block of %d", l.info.Name, s.Size(), cfg.BlockSize)
 	}
 	l.ident = newIdentity(&cfg)
+	if err := l.persistent.load(cfg.Reservations); err != nil {
+		return nil, fmt.Errorf("scsi: %s: %w", l.info.Name, err)
+	}
 	return l, nil
 }
 
@@ -306,7 +313,7 @@ func (l *LU) Plan(cdb []byte) Plan {
 	if c == nil || c.when != nil && !c.when(l) {
 		return Plan{}
 	}
-	p := Plan{Blocks: c.flags&medium != 0 && l.info.Blocks}
+	p := Plan{Blocks: c.flags&medium != 0 && l.info.Blocks || c.flags&waits != 0}
 	if c.plan != nil {
 		p.DataIn, p.DataOut = c.plan(l, cdb)
 	}

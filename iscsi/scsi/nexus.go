@@ -12,6 +12,7 @@ import (
 type Nexus struct {
 	initiator string
 	dev       *Device // nil if the nexus stands alone
+	port      Port    // the target port that it goes through
 
 	// pending counts the unit attentions that wait at all logical units, so that a command looks
 	// for its own only if there are any.
@@ -24,6 +25,17 @@ type Nexus struct {
 
 // NewNexus makes a nexus that belongs to no Device. The name of the initiator port is for logs.
 func NewNexus(initiator string) *Nexus { return &Nexus{initiator: initiator} }
+
+// id names the nexus beyond its life; a nil one has no name.
+func (n *Nexus) id() nexusID {
+	if n == nil {
+		return nexusID{}
+	}
+	return nexusID{n.initiator, n.port.Relative}
+}
+
+// Port is the target port that the nexus goes through.
+func (n *Nexus) Port() Port { return n.port }
 
 // Initiator is the name of the initiator port.
 func (n *Nexus) Initiator() string { return n.initiator }

@@ -60,8 +60,7 @@ func (t *task) execute() {
 			return
 		}
 	}
-	if holder := t.lu.reservation.Load(); holder != nil && holder != t.nexus && (c == nil || c.flags&despiteReservation == 0) {
-		t.res.Status = StatusReservationConflict
+	if t.reserved(c) {
 		return
 	}
 	if c == nil {
