@@ -46,7 +46,7 @@ func (t *task) reportLUNs() {
 			data = binary.BigEndian.AppendUint64(data, 0)
 			break
 		}
-		for _, n := range t.dev.LUNs() {
+		for _, n := range t.luns() {
 			data = binary.BigEndian.AppendUint64(data, EncodeLUN(n))
 		}
 	case 0x01: // well known logical units: none
@@ -62,6 +62,14 @@ func (t *task) reportLUNs() {
 		}
 	}
 	t.answer(data, allocation)
+}
+
+// luns are the numbers that the initiator sees.
+func (t *task) luns() []int {
+	if t.nexus != nil && t.nexus.dev == t.dev {
+		return t.nexus.LUNs()
+	}
+	return t.dev.LUNs()
 }
 
 // readCapacity10 answers FFFFFFFFh when the last block's address does not fit; the initiator then

@@ -206,7 +206,7 @@ func (d *Device) lookup(lun uint64) *LU {
 	return d.LU(number)
 }
 
-// Plan is LU.Plan for the logical unit of a LUN. If there is none, a command moves no data-out.
+// Plan is LU.Plan for the logical unit of a LUN, as the Device numbers it (Nexus.Resolve). If there is none, a command moves no data-out.
 func (d *Device) Plan(lun uint64, cdb []byte) Plan {
 	if l := d.lookup(lun); l != nil {
 		return l.Plan(cdb)
@@ -218,7 +218,7 @@ func (d *Device) Plan(lun uint64, cdb []byte) Plan {
 	return Plan{}
 }
 
-// Execute runs one command for a nexus of this device, at a LUN given as in DecodeLUN. At a LUN
+// Execute runs one command for a nexus of this device, at a LUN given as in DecodeLUN, as the nexus's View numbers it. At a LUN
 // that is not there INQUIRY answers with peripheral qualifier 3 (7Fh), REQUEST SENSE with LOGICAL
 // UNIT NOT SUPPORTED as its data, REPORT LUNS with the list, and everything else ends with ILLEGAL
 // REQUEST, LOGICAL UNIT NOT SUPPORTED (SPC-4, section 6.4.1 ff.).
@@ -226,7 +226,7 @@ func (d *Device) Plan(lun uint64, cdb []byte) Plan {
 // A nil x is one that expects no data. The cdb is not kept. Execute may wait as Transfer may; when
 // ctx is cancelled it ends as soon as the store and x let it, with Result.Err set.
 func (d *Device) Execute(ctx context.Context, n *Nexus, lun uint64, cdb []byte, x Transfer) Result {
-	if l := d.lookup(lun); l != nil {
+	if l := d.lookup(n.Resolve(lun)); l != nil {
 		return l.execute(ctx, d, n, cdb, x)
 	}
 	return d.executeAbsent(ctx, n, cdb, x)

@@ -86,7 +86,7 @@ func (l *LU) fail(cause error) {
 
 // writable ends the command with WRITE PROTECTED if the logical unit is read-only.
 func (t *task) writable() bool {
-	if t.lu.ReadOnly() {
+	if t.lu.ReadOnly() || t.nexus.readOnly(t.lu) {
 		t.fail(KeyDataProtect, CodeWriteProtected)
 		return false
 	}

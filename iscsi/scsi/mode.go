@@ -89,7 +89,7 @@ func (t *task) modeSense() {
 	p := t.reply[:header]
 	clear(p)
 	device := byte(0x10) // DPOFUA
-	if l.ReadOnly() {
+	if l.ReadOnly() || t.nexus.readOnly(l) {
 		device |= 0x80 // WP
 	}
 	if t.cdb[1]&0x08 == 0 { // DBD

@@ -18,6 +18,9 @@ type Nexus struct {
 	// for its own only if there are any.
 	pending atomic.Int32
 
+	view  atomic.Pointer[View] // nil: the whole Device
+	group atomic.Uint32        // target portal group tag
+
 	mu     sync.Mutex // guards the two below; taken before any LU's
 	lus    []*LU
 	closed bool

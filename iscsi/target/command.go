@@ -20,10 +20,11 @@ func (c *conn) command(p *iscsi.PDU) {
 	t.itt, t.lun, t.cmdSN, t.attr = h.ITT(), h.LUN(), h.CmdSN(), h.Attr()
 	t.read, t.write, t.immediate = h.Read(), h.Write(), h.Immediate()
 	t.setCDB(p)
-	t.plan = c.node.Device.Plan(t.lun, t.cdb)
+	lun := c.sess.nexus.Resolve(t.lun)
+	t.plan = c.node.Device.Plan(lun, t.cdb)
 	// What an aborted reader still does harms nobody.
 	t.fences = t.plan.DataOut > 0 || t.plan.Blocks && t.plan.DataIn == 0
-	t.unit = c.node.unit(t.lun)
+	t.unit = c.node.unit(lun)
 
 	c.tasks[t.itt] = t
 	c.active++

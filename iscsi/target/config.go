@@ -4,17 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
-	"goiwarp/iscsi"
 	"goiwarp/iscsi/scsi"
 )
 
-// Config describes a Server. Only Targets is needed.
+// Config describes a Server. The zero value serves nothing until AddTarget.
 type Config struct {
-	// Targets are the target nodes served, at least one; names are unique without regard to case.
+	// Targets are the target nodes served from the beginning; names are unique without regard to case.
 	Targets []Target
+
+	// Discovery says who may ask for targets (SendTargets in a Discovery session), and how they prove who they are; nil: everybody. What
+	// they are told of is what each target's own Access lets them log in to.
+	Discovery *Access
+	// PortalGroups are the portals that SendTargets tells of, by group. Empty: the one that the question came through.
+	PortalGroups []PortalGroup
 
 	// Limits bound what peers can make the server hold.
 	Limits Limits
@@ -41,8 +45,14 @@ type Config struct {
 type Target struct {
 	Name  string // iSCSI name (RFC 7143, section 4.2.7), in either case
 	Alias string // TargetAlias, for people; may be empty
-	// PortalGroup is the target portal group tag of the portals served. Default 1.
+	// PortalGroup is the target portal group tag of connections whose PortalInfo has none. Default 1.
 	PortalGroup uint16
+	// PortalGroups are the tags of the groups through which the target is reached; empty: all.
+	PortalGroups []uint16
+	// Access says who may log in; nil: everybody. Server.SetAccess replaces it.
+	Access *Access
+	// Redirect sends logins elsewhere, if it is not nil. Server.SetRedirect replaces it.
+	Redirect *Redirect
 	// Device has the logical units.
 	Device *scsi.Device
 }
@@ -54,8 +64,17 @@ type Limits struct {
 	Window int
 	// Immediate is how many immediate commands a connection may have in progress. Default 8.
 	Immediate int
-	// Sessions bounds the sessions, and likewise the logins that are waiting for their session to be opened. Default 1024.
+	// Sessions bounds the sessions, and likewise the logins that are waiting for their session to be opened; beyond it a login is
+	// refused with status 0302. Default 1024.
 	Sessions int
+	// InitiatorSessions bounds the sessions of one initiator name; beyond it a login is refused with status 0302. Default: Sessions.
+	InitiatorSessions int
+	// Connections bounds the connections in full feature phase, those of all sessions together; beyond it a login is refused with
+	// status 0302. Default: twice Sessions.
+	Connections int
+	// AuthFailures is how many failed proofs in a row of one address (over IPv6, one /64 network) pass before further ones of it are
+	// refused for a time, which doubles with each from 1 s to 60 s. Default 5; negative: no limit.
+	AuthFailures int
 	// Logins bounds the connections that have not yet told who they are and what they want: one more takes the place of
 	// the oldest, so that those that stop halfway shut nobody out. Default 256.
 	Logins int
@@ -72,13 +91,6 @@ type Limits struct {
 	MaxBurst, FirstBurst int
 	// OutstandingR2T bounds MaxOutstandingR2T. Default 8.
 	OutstandingR2T int
-}
-
-// PortalInfo says through which portal a connection came in.
-type PortalInfo struct {
-	// Advertise is the "host:port" that SendTargets announces for this portal; empty: the address
-	// that the initiator connected to. It need not be an address of this host.
-	Advertise string
 }
 
 // Errors of this package.
@@ -101,29 +113,22 @@ const minChunk = 4096
 
 // withDefaults checks c and fills what is zero.
 func (c Config) withDefaults() (Config, error) {
-	if len(c.Targets) == 0 {
-		return c, errors.New("target: no targets configured")
-	}
 	c.Targets = append([]Target(nil), c.Targets...)
 	seen := make(map[string]bool)
 	for i := range c.Targets {
 		t := &c.Targets[i]
-		name, err := iscsi.NormalizeName(t.Name)
-		switch {
-		case err != nil:
-			return c, fmt.Errorf("target: %w", err)
-		case len(t.Alias) > iscsi.MaxValueLen || strings.ContainsRune(t.Alias, 0):
-			return c, fmt.Errorf("target: the alias of %s is longer than %d octets, or has a zero octet", t.Name, iscsi.MaxValueLen)
-		case t.Device == nil:
-			return c, fmt.Errorf("target: %s has no device", t.Name)
-		case seen[name]:
-			return c, fmt.Errorf("target: %s is configured twice", t.Name)
+		given := t.Name
+		if err := checkTarget(t); err != nil {
+			return c, err
 		}
-		t.Name = name
-		seen[name] = true
-		if t.PortalGroup == 0 {
-			t.PortalGroup = 1
+		if seen[t.Name] {
+			return c, fmt.Errorf("target: %s is configured twice", given)
 		}
+		seen[t.Name] = true
+	}
+	var err error
+	if c.PortalGroups, err = checkPortals(c.PortalGroups); err != nil {
+		return c, err
 	}
 	orDuration(&c.LoginTimeout, 15*time.Second)
 	orDuration(&c.PingInterval, 30*time.Second)
@@ -143,6 +148,9 @@ func (l *Limits) setDefaults() error {
 	orInt(&l.Window, 128)
 	orInt(&l.Immediate, 8)
 	orInt(&l.Sessions, 1024)
+	orInt(&l.InitiatorSessions, l.Sessions)
+	orInt(&l.Connections, 2*l.Sessions)
+	orInt(&l.AuthFailures, 5)
 	orInt(&l.Logins, 256)
 	orInt(&l.Workers, 16)
 	orInt(&l.Chunk, 1<<20)
@@ -157,6 +165,10 @@ func (l *Limits) setDefaults() error {
 		return errors.New("target: immediate commands, workers and outstanding R2Ts must be at least 1")
 	case l.Sessions < 1 || l.Sessions > 65535:
 		return fmt.Errorf("target: %d sessions: want 1 to 65535", l.Sessions)
+	case l.InitiatorSessions < 1:
+		return fmt.Errorf("target: %d sessions of one initiator: want at least 1", l.InitiatorSessions)
+	case l.Connections < 1:
+		return fmt.Errorf("target: %d connections: want at least 1", l.Connections)
 	case l.Logins < 1:
 		return fmt.Errorf("target: %d logins at once: want at least 1", l.Logins)
 	case l.Chunk < minChunk || l.Chunk > 1<<24:

@@ -15,7 +15,6 @@ func TestConfig(t *testing.T) {
 	d := scsi.NewDevice(scsi.Port{})
 	good := func() Config { return Config{Targets: []Target{{Name: targetName, Device: d}}} }
 	for name, change := range map[string]func(*Config){
-		"no targets":        func(c *Config) { c.Targets = nil },
 		"no name":           func(c *Config) { c.Targets[0].Name = "" },
 		"no iSCSI name":     func(c *Config) { c.Targets[0].Name = "disk" },
 		"long alias":        func(c *Config) { c.Targets[0].Alias = strings.Repeat("a", 256) },

@@ -85,7 +85,8 @@ type conn struct {
 	text       textState
 	logout     bool        // a logout is under way: nothing more is taken
 	closeTimer *time.Timer // closes the connection after a logout, if the initiator does not
-	draining   bool        // Shutdown waits for the last task: no new commands
+	draining   bool        // what ends the session waits for the last task: no new commands
+	drainCause error       // why
 	counters   Counters
 	gone       bool // the session's end has been told
 }

@@ -46,6 +46,9 @@ func (s *Server) beginOpening(c *conn) error {
 	if s.opening >= s.cfg.Limits.Sessions {
 		return iscsi.NewLoginError(iscsi.LoginNoResources, "%d sessions are being opened", s.opening)
 	}
+	if n := len(s.conns) - s.logins.conns.Len(); n >= s.cfg.Limits.Connections {
+		return iscsi.NewLoginError(iscsi.LoginNoResources, "%d connections are open", n)
+	}
 	s.leaveLogin(c)
 	c.login.opening = true
 	s.opening++

@@ -3,8 +3,7 @@ package target
 import (
 	"container/list"
 	"errors"
-	"net"
-	"strings"
+	"time"
 
 	"goiwarp/iscsi"
 )
@@ -17,7 +16,8 @@ const maxAHS = 256
 type loginState struct {
 	machine *iscsi.TargetLogin
 	node    *node
-	ready   bool // all is agreed, the session is being opened
+	ready   bool              // all is agreed, the session is being opened
+	chap    *iscsi.CHAPTarget // nil: no authentication is demanded
 
 	// Server.mu guards these.
 	place   *list.Element // in Server.logins, if it is there
@@ -53,16 +53,16 @@ func (c *conn) beginLogin() {
 // identify decides whom an initiator may log in to. It is called with c.mu held.
 func (c *conn) identify(id iscsi.Identity) (iscsi.Grant, error) {
 	s := c.srv
-	var g iscsi.Grant
+	var n *node
 	if id.TargetName != "" || !id.Discovery {
-		n := s.node(id.TargetName)
-		if n == nil {
-			return g, iscsi.NewLoginError(iscsi.LoginNotFound, "no target %q", id.TargetName)
+		if n = s.node(id.TargetName); n == nil {
+			return iscsi.Grant{}, iscsi.NewLoginError(iscsi.LoginNotFound, "no target %q", id.TargetName)
 		}
 		c.login.node = n
-		g.PortalGroup, g.TargetAlias = n.PortalGroup, n.Alias
-	} else {
-		g.PortalGroup = s.nodes[0].PortalGroup
+	}
+	g, err := c.grant(id, n)
+	if err != nil {
+		return g, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,6 +105,9 @@ func (c *conn) refuse(step iscsi.TargetStep, err error) {
 	if step.Response != nil {
 		c.transmit(step.Response)
 	}
+	if errors.Is(err, iscsi.ErrCHAP) {
+		c.srv.guard.failed(c.remote(), time.Now())
+	}
 	c.terminate(err, true)
 }
 
@@ -136,6 +139,9 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 		c.mu.Unlock()
 		c.abandon(ss)
 		return
+	}
+	if err == nil {
+		err = c.admit(ss)
 	}
 	if err == nil {
 		err = c.dm.AllocateConnectionResources(iscsi.ConnectionResources{
@@ -197,18 +203,4 @@ func (c *conn) abandon(ss *session) {
 		ss.nexus.Close()
 	}
 	c.srv.forget(ss)
-}
-
-// localAddr is the address that the initiator connected to, as it can be told to it.
-func (c *conn) localAddr() string {
-	a := c.dm.Info().LocalAddr
-	if a == nil {
-		return ""
-	}
-	host, port, err := net.SplitHostPort(a.String())
-	if err != nil {
-		return a.String()
-	}
-	host, _, _ = strings.Cut(host, "%") // a zone means nothing to others
-	return net.JoinHostPort(host, port)
 }

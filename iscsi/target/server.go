@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"goiwarp/iscsi"
@@ -14,9 +15,14 @@ import (
 
 // Server serves target nodes over connections that others accept and hand in.
 type Server struct {
-	cfg   Config
-	log   *slog.Logger
-	nodes []*node
+	cfg Config
+	log *slog.Logger
+
+	// Replaced as a whole, nodes with mu held, so that readers need no lock.
+	nodes     atomic.Pointer[[]*node]
+	discovery atomic.Pointer[access]
+	portals   atomic.Pointer[[]PortalGroup]
+	guard     guard
 
 	work sync.WaitGroup // goroutines besides Serve's: task management
 
@@ -31,18 +37,7 @@ type Server struct {
 	empty    chan struct{} // closed when the last session and connection are gone, while closing
 }
 
-// node is a target node with its logical units' task sets.
-type node struct {
-	Target
-
-	limit  int
-	absent *unit // commands to LUNs that are not there
-
-	mu    sync.RWMutex // guards units
-	units map[*scsi.LU]*unit
-}
-
-// unit is the task set behind a LUN.
+// unit is the task set behind a LUN as the Device numbers it.
 func (n *node) unit(lun uint64) *unit {
 	number, ok := scsi.DecodeLUN(lun)
 	if !ok {
@@ -90,23 +85,24 @@ func New(cfg Config) (*Server, error) {
 		sessions: make(map[uint16]*session),
 		byKey:    make(map[sessionKey]*session),
 	}
+	s.guard.limit = cfg.Limits.AuthFailures
+	var nodes []*node
 	for _, t := range cfg.Targets {
-		s.nodes = append(s.nodes, &node{
-			Target: t, limit: cfg.Limits.Workers,
-			absent: newUnit(cfg.Limits.Workers), units: make(map[*scsi.LU]*unit),
-		})
-	}
-	return s, nil
-}
-
-// node finds a target by its normalised name; nil if there is none.
-func (s *Server) node(name string) *node {
-	for _, n := range s.nodes {
-		if n.Name == name {
-			return n
+		n, err := newNode(t, cfg.Limits.Workers)
+		if err != nil {
+			return nil, err
 		}
+		nodes = append(nodes, n)
 	}
-	return nil
+	s.nodes.Store(&nodes)
+	s.portals.Store(&cfg.PortalGroups)
+	a, err := cfg.Discovery.compile()
+	if err != nil {
+		return nil, fmt.Errorf("discovery: %w", err)
+	}
+	s.discovery.Store(a)
+	s.warnWeak()
+	return s, nil
 }
 
 // Serve runs a connection from its first Login Request on. It calls dm.Start, blocks, and returns once dm.Done is closed:
@@ -202,7 +198,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Unlock()
 
 	for _, c := range s.connections(nil) {
-		c.askLogout()
+		c.askLogout(ErrClosed)
 	}
 	var errs []error
 	grace := time.NewTimer(s.cfg.LogoutWait)
@@ -212,7 +208,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-grace.C:
 		for _, c := range s.connections(nil) {
-			c.drain()
+			c.drain(ErrClosed)
 		}
 		select {
 		case <-empty:
@@ -235,14 +231,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		}
 	}
 	errs = append(errs, s.flush(ctx))
-	for _, n := range s.nodes {
+	for _, n := range s.all() {
 		for _, u := range n.all() {
 			u.close()
 		}
 	}
 	if len(errs) == 1 && errs[0] == nil { // all has ended: leave no goroutine behind
 		s.work.Wait()
-		for _, n := range s.nodes {
+		for _, n := range s.all() {
 			for _, u := range n.all() {
 				u.finished.Wait()
 			}
@@ -261,7 +257,7 @@ func (s *Server) flush(ctx context.Context) error {
 	n := 0
 	done := make(chan outcome, 16)
 	pending := make(map[string]struct{})
-	for _, nd := range s.nodes {
+	for _, nd := range s.all() {
 		for _, lun := range nd.Device.LUNs() {
 			lu := nd.Device.LU(lun)
 			if lu == nil {
@@ -303,22 +299,22 @@ func (s *Server) flush(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// askLogout asks a session's initiator to log out, and ends a login that is under way.
-func (c *conn) askLogout() {
+// askLogout asks a session's initiator to log out, and ends a login that is under way because of cause.
+func (c *conn) askLogout(cause error) {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
 	case c.state == stateLogin, c.state == stateFull && c.discovery:
-		c.terminate(ErrClosed, true)
+		c.terminate(cause, true)
 	case c.state == stateFull:
 		c.async(iscsi.AsyncLogout, uint16((c.srv.cfg.LogoutWait+time.Second-1)/time.Second))
 	}
 }
 
-// drain lets a session finish what it has accepted, takes no new commands, and closes the connection then.
-func (c *conn) drain() {
+// drain lets a session finish what it has accepted, takes no new commands, and closes the connection then because of cause.
+func (c *conn) drain(cause error) {
 	c.mu.Lock()
-	c.draining = true
+	c.draining, c.drainCause = true, cause
 	over := c.state != stateFull
 	if !over && len(c.tasks) == 0 {
 		c.finishDrain()
@@ -331,8 +327,7 @@ func (c *conn) finishDrain() {
 	if c.state != stateFull {
 		return
 	}
-	c.async(iscsi.AsyncDropSession, 0)
-	c.terminate(ErrClosed, true)
+	c.drop(c.drainCause)
 }
 
 // async sends an Asynchronous Message (RFC 7143, section 11.9). c.mu is held.

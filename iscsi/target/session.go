@@ -39,7 +39,7 @@ type session struct {
 func (s *Server) open(c *conn, n *node, p *iscsi.Params) (*session, error) {
 	key := sessionKey{initiator: p.InitiatorName, isid: p.ISID}
 	if n != nil {
-		key.target, key.group = n.Name, n.PortalGroup
+		key.target, key.group = n.Name, c.portalGroup(n)
 	} else {
 		key.portal = c.localAddr()
 	}
@@ -76,6 +76,9 @@ func (s *Server) open(c *conn, n *node, p *iscsi.Params) (*session, error) {
 func (s *Server) register(c *conn, key sessionKey, n *node, p *iscsi.Params) (*session, error) {
 	if len(s.sessions) >= s.cfg.Limits.Sessions {
 		return nil, iscsi.NewLoginError(iscsi.LoginNoResources, "%d sessions are open", len(s.sessions))
+	}
+	if n := s.sessionsBy(key.initiator); n >= s.cfg.Limits.InitiatorSessions {
+		return nil, iscsi.NewLoginError(iscsi.LoginNoResources, "%s has %d sessions", key.initiator, n)
 	}
 	for s.lastTSIH++; s.lastTSIH == 0 || s.sessions[s.lastTSIH] != nil; s.lastTSIH++ {
 	}

@@ -20,7 +20,8 @@ type Status struct {
 type TargetStatus struct {
 	Name, Alias string
 	PortalGroup uint16
-	Sessions    int // Normal sessions
+	Sessions    int  // Normal sessions
+	Draining    bool // takes no new sessions
 }
 
 // SessionStatus is one session.
@@ -29,6 +30,7 @@ type SessionStatus struct {
 	Transport     string       // of the connection: "tcp", "iser"
 	Local, Remote string       // addresses of the connection
 	Since         time.Time    // end of login
+	User          string       // who the initiator has proven to be by CHAP; empty: nobody was asked
 	InFlight      int          // commands accepted and not answered
 	Ending        bool         // the connection is gone; its last commands have not left the store
 	Counters      Counters
@@ -72,8 +74,8 @@ func (s *Server) Status() Status {
 	}
 	st.LoggingIn = s.logins.conns.Len() + s.opening
 	s.mu.Unlock()
-	for _, n := range s.nodes {
-		st.Targets = append(st.Targets, TargetStatus{Name: n.Name, Alias: n.Alias, PortalGroup: n.PortalGroup, Sessions: count[n]})
+	for _, n := range s.all() {
+		st.Targets = append(st.Targets, TargetStatus{Name: n.Name, Alias: n.Alias, PortalGroup: n.PortalGroup, Sessions: count[n], Draining: n.draining.Load()})
 	}
 	sort.Slice(sessions, func(i, j int) bool { return sessions[i].tsih < sessions[j].tsih })
 	for _, ss := range sessions {
@@ -94,7 +96,7 @@ func (c *conn) status() SessionStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sess != nil {
-		st.Params, st.Since = *c.sess.params, c.sess.since
+		st.Params, st.Since, st.User = *c.sess.params, c.sess.since, c.login.user()
 	}
 	st.InFlight = c.inFlight + c.immediate
 	st.Ending = c.state == stateClosed

@@ -62,9 +62,9 @@ func (c *conn) manageTasks(p *iscsi.PDU) {
 			c.managed(f, iscsi.TaskNoLUN)
 			return
 		}
-		f.unit = c.node.unit(f.lun)
+		f.unit = c.unit(f.lun)
 	case iscsi.QueryTask:
-		f.unit = c.node.unit(f.lun)
+		f.unit = c.unit(f.lun)
 	}
 	if f.fn >= iscsi.QueryTask && c.params.ISCSIProtocolLevel < 2 { // RFC 7144, section 6.3
 		c.managed(f, iscsi.TaskNotSupported)
@@ -134,9 +134,12 @@ func (c *conn) queryAsyncEvent(f *function) {
 	c.managed(f, iscsi.TaskSucceeded, depth|byte(scsi.KeyUnitAttention), code.ASC(), code.ASCQ())
 }
 
-// lu is the logical unit behind a LUN; nil if there is none.
+// unit is the task set behind a LUN of the initiator's.
+func (c *conn) unit(lun uint64) *unit { return c.node.unit(c.sess.nexus.Resolve(lun)) }
+
+// lu is the logical unit behind a LUN of the initiator's; nil if there is none.
 func (c *conn) lu(lun uint64) *scsi.LU {
-	number, ok := scsi.DecodeLUN(lun)
+	number, ok := scsi.DecodeLUN(c.sess.nexus.Resolve(lun))
 	if !ok {
 		return nil
 	}
@@ -204,7 +207,7 @@ func (c *conn) dropHeld(f *function) {
 		if h.pdu == nil || h.pdu.Opcode() != iscsi.OpSCSICommand || !sn.Less(f.cmdSN) {
 			continue
 		}
-		if f.unit == nil || c.node.unit(iscsi.BHS(h.pdu.BHS[:]).LUN()) == f.unit {
+		if f.unit == nil || c.unit(iscsi.BHS(h.pdu.BHS[:]).LUN()) == f.unit {
 			c.plug(sn)
 		}
 	}

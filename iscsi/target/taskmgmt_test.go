@@ -266,7 +266,7 @@ func TestQueryAsyncEvent(t *testing.T) {
 		require.Equal(t, iscsi.TaskComplete, code)
 		require.Equal(t, []byte{0, 0, 0}, info)
 
-		lu := s.nodes[0].Device.LU(0)
+		lu := s.all()[0].Device.LU(0)
 		lu.Attention(scsi.CodeCapacityChanged, nil)
 		for range 2 {
 			code, info = query()

@@ -95,7 +95,7 @@ func (c *conn) sendTargets(value string) iscsi.Text {
 		if !c.discovery {
 			return iscsi.Text{{Key: iscsi.KeySendTargets, Value: iscsi.Rejected}}
 		}
-		nodes = c.srv.nodes
+		nodes = c.visible(c.srv.all())
 	case iscsi.SendTargetsSession:
 		if c.node == nil {
 			return iscsi.Text{{Key: iscsi.KeySendTargets, Value: iscsi.Rejected}}
@@ -104,18 +104,14 @@ func (c *conn) sendTargets(value string) iscsi.Text {
 	default:
 		name, err := iscsi.NormalizeName(value)
 		if n := c.srv.node(name); err == nil && n != nil && (c.discovery || n == c.node) {
-			nodes = []*node{n}
+			nodes = c.visible([]*node{n})
 		}
-	}
-	addr := c.portal.Advertise
-	if addr == "" {
-		addr = c.localAddr()
 	}
 	var infos []iscsi.TargetInfo
 	for _, n := range nodes {
 		infos = append(infos, iscsi.TargetInfo{
 			Name:    n.Name,
-			Portals: []iscsi.Portal{{Addr: addr, Group: n.PortalGroup, HasGroup: true}},
+			Portals: c.portalsOf(n),
 		})
 	}
 	return iscsi.AppendTargets(nil, infos)

@@ -1,0 +1,169 @@
+package target
+
+import (
+	"net/netip"
+	"time"
+
+	"goiwarp/iscsi"
+)
+
+// remote is the address that the connection comes from.
+func (c *conn) remote() netip.Addr { return addrOf(c.dm.Info().RemoteAddr) }
+
+// accessTo is the access list that holds for a login: the target's, or for Discovery the server's.
+func (c *conn) accessTo(n *node, discovery bool) *access {
+	if discovery {
+		return c.srv.discovery.Load()
+	}
+	return n.access.Load()
+}
+
+// grant decides whether an initiator may go on with its login to n, which is nil in a Discovery session that names no target, and what it
+// has to prove. c.mu is held.
+func (c *conn) grant(id iscsi.Identity, n *node) (g iscsi.Grant, err error) {
+	g.PortalGroup = c.portalGroup(n)
+	a := c.accessTo(n, id.Discovery)
+	r := a.find(id.InitiatorName, c.remote())
+	if r == nil || n != nil && id.Discovery && n.access.Load().find(id.InitiatorName, c.remote()) == nil {
+		return g, iscsi.NewLoginError(iscsi.LoginForbidden, "%s has no access from %v", id.InitiatorName, c.remote())
+	}
+	if n != nil {
+		g.TargetAlias = n.Alias
+		if !id.Discovery {
+			if err := c.redirected(n); err != nil {
+				return g, err
+			}
+		}
+		switch {
+		case n.draining.Load():
+			return g, iscsi.NewLoginError(iscsi.LoginUnavailable, "target %s is being drained", n.Name)
+		case !c.served(n):
+			return g, iscsi.NewLoginError(iscsi.LoginNotFound, "target %s is not served by portal group %d", n.Name, g.PortalGroup)
+		}
+	}
+	if len(r.Users) == 0 {
+		return g, nil
+	}
+	if left, blocked := c.srv.guard.blocked(c.remote(), time.Now()); blocked {
+		return g, iscsi.NewLoginError(iscsi.LoginUnavailable, "too many failed logins from %v; the next is heard in %v", c.remote(), left.Round(time.Second))
+	}
+	if c.login.chap, err = iscsi.NewCHAPTarget(r.chap(a.algorithms)); err != nil {
+		return g, err
+	}
+	g.Auth = []iscsi.Authenticator{&guarded{c.login.chap, c}}
+	return g, nil
+}
+
+// guarded hears no proof of an address that has just failed too often, whichever of its connections it comes by.
+type guarded struct {
+	*iscsi.CHAPTarget
+	conn *conn
+}
+
+// Exchange implements iscsi.Authenticator.
+func (g *guarded) Exchange(in iscsi.Text) (iscsi.Text, bool, error) {
+	if left, blocked := g.conn.srv.guard.blocked(g.conn.remote(), time.Now()); blocked {
+		return nil, false, iscsi.NewLoginError(iscsi.LoginUnavailable, "too many failed logins; the next is heard in %v", left.Round(time.Second))
+	}
+	return g.CHAPTarget.Exchange(in)
+}
+
+// user is who has proven to be at the other end, "" if nobody was asked to.
+func (l *loginState) user() string {
+	if l.chap == nil {
+		return ""
+	}
+	return l.chap.User()
+}
+
+// admit looks at a login once more when its session is registered, because access may have changed since it began, and gives the
+// session's nexus its view. c.mu is held until the connection is in full feature phase, so that SetAccess and Drain see either none of it
+// or all.
+func (c *conn) admit(ss *session) error {
+	if ss.node != nil && ss.node.draining.Load() {
+		return iscsi.NewLoginError(iscsi.LoginUnavailable, "target %s is being drained", ss.node.Name)
+	}
+	r := c.entry(ss)
+	if r == nil {
+		return iscsi.NewLoginError(iscsi.LoginForbidden, "access of %s was withdrawn", ss.key.initiator)
+	}
+	if c.login.chap != nil {
+		c.srv.guard.passed(c.remote())
+	}
+	if ss.nexus != nil {
+		ss.nexus.SetPortalGroup(ss.key.group)
+		ss.nexus.SetView(r.view)
+	}
+	return nil
+}
+
+// entry is the rule by which the connection may belong to its session now, nil if it may not.
+func (c *conn) entry(ss *session) *rule {
+	r := c.accessTo(ss.node, !ss.normal).find(ss.key.initiator, c.remote())
+	if r == nil || !r.hasUser(c.login.user()) {
+		return nil
+	}
+	return r
+}
+
+// reviewAccess ends a session that access lists do not let in any more, and shows others what they may see.
+func (c *conn) reviewAccess() {
+	c.mu.Lock()
+	defer c.unlock()
+	if c.state != stateFull || c.sess == nil {
+		return
+	}
+	r := c.entry(c.sess)
+	if r == nil {
+		c.drop(ErrAccessLost)
+		return
+	}
+	if c.sess.nexus != nil {
+		c.sess.nexus.SetView(r.view)
+	}
+}
+
+// visible are those of the targets that SendTargets tells the initiator of: those that it may log in to. c.mu is held.
+func (c *conn) visible(all []*node) []*node {
+	var some []*node
+	for _, n := range all {
+		if n.access.Load().find(c.params.InitiatorName, c.remote()) != nil {
+			some = append(some, n)
+		}
+	}
+	return some
+}
+
+// sessionsBy counts an initiator's sessions. s.mu is held.
+func (s *Server) sessionsBy(initiator string) (n int) {
+	if s.cfg.Limits.InitiatorSessions >= s.cfg.Limits.Sessions {
+		return 0 // the other limit comes first
+	}
+	for key := range s.byKey {
+		if key.initiator == initiator {
+			n++
+		}
+	}
+	return n
+}
+
+// warnWeak tells the log of secrets that are shorter than RFC 7143 wants them.
+func (s *Server) warnWeak() {
+	s.warnWeakIn("discovery", s.discovery.Load())
+	for _, n := range s.all() {
+		s.warnWeakIn(n.Name, n.access.Load())
+	}
+}
+
+func (s *Server) warnWeakIn(where string, a *access) {
+	if a == nil {
+		return
+	}
+	for _, r := range a.rules {
+		for _, u := range append(r.Users[:len(r.Users):len(r.Users)], r.Mutual) {
+			if u.Secret.Weak() {
+				s.log.Warn("secret is shorter than 12 octets, which RFC 7143 asks for", "of", where, "rule", r.Name, "user", u.User)
+			}
+		}
+	}
+}
