@@ -217,8 +217,8 @@ func (s *Session) tasksStopped(p *iscsi.PDU, c *control) {
 }
 
 // cancel gives up a command whose caller's context has ended, and returns when its buffers are the caller's again.
-func (s *Session) cancel(ctx context.Context, r *Request) {
-	s.stop(r)
+func (l *LUN) cancel(ctx context.Context, r *Request) {
+	l.c.stop(r)
 	<-r.wake
 	if errors.Is(r.Err, ErrAborted) {
 		r.Err = context.Cause(ctx)

@@ -16,8 +16,9 @@ import (
 // send a command again that the logical unit put off: with a unit attention (which says what happened before, and did not run the
 // command), BUSY or TASK SET FULL.
 type LUN struct {
-	s   *Session
-	lun uint64
+	c    carrier
+	lun  uint64
+	pool requestPool
 
 	geo atomic.Pointer[geometry]
 	// edge is held while a part of a block is replaced, which takes a read and a write.
@@ -29,6 +30,7 @@ type geometry struct {
 	capacity  scsi.Capacity
 	blockSize int
 	maxBlocks uint32 // per command
+	limits    scsi.BlockLimits
 }
 
 // Bounds of trying again.
@@ -51,7 +53,7 @@ func (s *Session) LUNOf(lun uint64) *LUN {
 	defer s.mu.Unlock()
 	l := s.luns[lun]
 	if l == nil {
-		l = &LUN{s: s, lun: lun}
+		l = &LUN{c: s, lun: lun}
 		s.luns[lun] = l
 	}
 	return l
@@ -70,8 +72,8 @@ type Result struct {
 // Do sends one command, once, with the caller's memory for its data (at most one of in and out for all but bidirectional commands).
 // For a status other than GOOD the error is a *scsi.Error with the sense data, and Result counts all the same.
 func (l *LUN) Do(ctx context.Context, cdb, in, out []byte) (Result, error) {
-	r := l.s.request()
-	defer l.s.recycle(r)
+	r := l.pool.get()
+	defer l.pool.put(r)
 	r.LongCDB = cdb
 	r.useIn(in)
 	r.useOut(out)
@@ -100,23 +102,75 @@ func (l *LUN) Submit(reqs ...*Request) error {
 			return errors.New("initiator: request without Done")
 		}
 	}
-	return l.s.submit(l.lun, reqs)
+	return l.c.submit(l.lun, reqs)
 }
 
-// Cancel gives up a submitted command. It returns when the command has ended, and its Done been called. A command that was already on its
-// way is aborted at the target.
-func (l *LUN) Cancel(r *Request) { l.s.stop(r) }
+// Execute sends a command that its owner has prepared, waits for its end, and sends it again where the logical unit put it off. Done is not
+// called.
+func (l *LUN) Execute(ctx context.Context, r *Request) error {
+	if r.wake == nil {
+		r.wake = make(chan struct{}, 1)
+	}
+	done := r.Done
+	r.Done = nil
+	err := l.run(ctx, r)
+	r.Done = done
+	return err
+}
 
-// PrepareRead makes r a read of blocks into buf.
+// Notify makes a Done that sends requests to ch, which must have room for all that are under way: it is never waited for.
+func Notify(ch chan<- *Request) func(*Request) {
+	return func(r *Request) {
+		select {
+		case ch <- r:
+		default:
+			panic("initiator: no room in the channel of completions")
+		}
+	}
+}
+
+// Alloc lends memory for command data, registered with the Datamover where there is one that registers, so that data moves without a copy. It never
+// waits: iscsi.ErrNoMemory when the connection's share is used up.
+func (l *LUN) Alloc(n int) (iscsi.Buffer, error) { return l.c.Alloc(n) }
+
+// buffer lends registered memory, or plain memory when that is used up.
+func (l *LUN) buffer(n int) (iscsi.Buffer, error) {
+	b, err := l.c.Alloc(n)
+	if errors.Is(err, iscsi.ErrNoMemory) {
+		return &memory{make([]byte, n)}, nil
+	}
+	return b, err
+}
+
+// Cancel gives up a submitted command. It returns when the command has ended, and its Done been called, which must not have
+// used it again. A command that was already on its way is aborted at the target.
+func (l *LUN) Cancel(r *Request) { l.c.stop(r) }
+
+// PrepareRead makes r a read of blocks into buf. scsi.FUA and scsi.DPO can be set in octet 1 of the CDB afterwards.
 func (l *LUN) PrepareRead(r *Request, lba uint64, blocks uint32, blockSize int, buf iscsi.Buffer) {
 	r.CDB, r.LongCDB = scsi.Read(lba, blocks, 0), nil
 	r.In, r.InLen, r.Out, r.OutLen = buf, int(blocks)*blockSize, nil, 0
 }
 
-// PrepareWrite makes r a write of blocks from buf.
+// PrepareWrite makes r a write of blocks from buf. scsi.FUA and scsi.DPO can be set in octet 1 of the CDB afterwards.
 func (l *LUN) PrepareWrite(r *Request, lba uint64, blocks uint32, blockSize int, buf iscsi.Buffer) {
 	r.CDB, r.LongCDB = scsi.Write(lba, blocks, 0), nil
 	r.Out, r.OutLen, r.In, r.InLen = buf, int(blocks)*blockSize, nil, 0
+}
+
+// PrepareFlush makes r a SYNCHRONIZE CACHE of the whole logical unit.
+func (l *LUN) PrepareFlush(r *Request) { r.prepare(scsi.SynchronizeCache(0, 0)) }
+
+// PrepareWriteZeroes makes r a WRITE SAME(16) without data. Not every logical unit knows it: WriteZeroes finds another way.
+func (l *LUN) PrepareWriteZeroes(r *Request, lba uint64, blocks uint32, unmap bool) {
+	r.prepare(scsi.WriteZeroes(lba, blocks, unmap))
+}
+
+// PrepareUnmap makes r an UNMAP of one range; its parameter list lies within r.
+func (l *LUN) PrepareUnmap(r *Request, lba uint64, blocks uint32) {
+	r.prepare(scsi.Unmap(1))
+	e := [1]scsi.Extent{{LBA: lba, Blocks: blocks}}
+	r.useOut(scsi.AppendUnmap(r.list[:0], e[:]))
 }
 
 // ReadBuf reads blocks into buf, which has room for them. Nothing is copied if buf comes from Session.Alloc, and nothing allocated.
@@ -125,8 +179,8 @@ func (l *LUN) ReadBuf(ctx context.Context, lba uint64, blocks uint32, buf iscsi.
 	if err != nil {
 		return err
 	}
-	r := l.s.request()
-	defer l.s.recycle(r)
+	r := l.pool.get()
+	defer l.pool.put(r)
 	l.PrepareRead(r, lba, blocks, g.blockSize, buf)
 	return l.whole(ctx, r)
 }
@@ -137,8 +191,8 @@ func (l *LUN) WriteBuf(ctx context.Context, lba uint64, blocks uint32, buf iscsi
 	if err != nil {
 		return err
 	}
-	r := l.s.request()
-	defer l.s.recycle(r)
+	r := l.pool.get()
+	defer l.pool.put(r)
 	l.PrepareWrite(r, lba, blocks, g.blockSize, buf)
 	return l.whole(ctx, r)
 }
@@ -152,45 +206,27 @@ func (l *LUN) Flush(ctx context.Context) error {
 	return err
 }
 
-// TestUnitReady is TEST UNIT READY.
-func (l *LUN) TestUnitReady(ctx context.Context) error { return l.simple(ctx, scsi.TestUnitReady()) }
-
-// Reset is LOGICAL UNIT RESET.
-func (l *LUN) Reset(ctx context.Context) error {
-	rsp, err := l.s.TaskManagement(ctx, iscsi.LogicalUnitReset, l.lun)
-	if err == nil && rsp != iscsi.TaskComplete {
-		err = fmt.Errorf("initiator: %v: %v", iscsi.LogicalUnitReset, rsp)
+// FlushRange is Flush for a range of blocks; 0 blocks are all from lba on.
+func (l *LUN) FlushRange(ctx context.Context, lba uint64, blocks uint32) error {
+	err := l.simple(ctx, scsi.SynchronizeCache(lba, blocks))
+	if errors.Is(err, scsi.CodeInvalidOpcode.Err()) {
+		return nil
 	}
 	return err
 }
 
-// Capacity asks for the logical unit's size, anew each time.
-func (l *LUN) Capacity(ctx context.Context) (scsi.Capacity, error) {
-	b, err := l.fetch(ctx, scsi.ReadCapacity16(), 32)
-	if err == nil {
-		return scsi.ParseReadCapacity16(b)
-	}
-	if !errors.Is(err, scsi.KeyIllegalRequest.Err()) {
-		return scsi.Capacity{}, err
-	}
-	if b, err = l.fetch(ctx, scsi.ReadCapacity10(), 8); err != nil {
-		return scsi.Capacity{}, err
-	}
-	return scsi.ParseReadCapacity10(b)
-}
+// TestUnitReady is TEST UNIT READY.
+func (l *LUN) TestUnitReady(ctx context.Context) error { return l.simple(ctx, scsi.TestUnitReady()) }
 
-// Inquiry asks for the standard INQUIRY data.
-func (l *LUN) Inquiry(ctx context.Context) (scsi.InquiryData, error) {
-	b, err := l.fetch(ctx, scsi.Inquiry(255), 255)
-	if err != nil {
-		return scsi.InquiryData{}, err
-	}
-	return scsi.ParseInquiry(b)
-}
+// Reset is LOGICAL UNIT RESET: it ends the commands of every initiator at the logical unit.
+func (l *LUN) Reset(ctx context.Context) error { return l.c.resetLUN(ctx, l.lun) }
 
-// VPD asks for a vital product data page.
-func (l *LUN) VPD(ctx context.Context, page byte) ([]byte, error) {
-	return l.fetch(ctx, scsi.InquiryVPD(page, 4096), 4096)
+func (s *Session) resetLUN(ctx context.Context, lun uint64) error {
+	rsp, err := s.TaskManagement(ctx, iscsi.LogicalUnitReset, lun)
+	if err == nil && rsp != iscsi.TaskComplete {
+		err = fmt.Errorf("initiator: %v: %v", iscsi.LogicalUnitReset, rsp)
+	}
+	return err
 }
 
 // ReportLUNs asks the target for its logical units, as they stand on the wire (LUNOf).
@@ -212,8 +248,8 @@ func (s *Session) ReportLUNs(ctx context.Context) ([]uint64, error) {
 
 // fetch runs a command that returns up to n octets.
 func (l *LUN) fetch(ctx context.Context, cdb scsi.CDB, n int) ([]byte, error) {
-	r := l.s.request()
-	defer l.s.recycle(r)
+	r := l.pool.get()
+	defer l.pool.put(r)
 	b := make([]byte, n)
 	r.CDB = cdb
 	r.useIn(b)
@@ -225,8 +261,8 @@ func (l *LUN) fetch(ctx context.Context, cdb scsi.CDB, n int) ([]byte, error) {
 
 // simple runs a command without data.
 func (l *LUN) simple(ctx context.Context, cdb scsi.CDB) error {
-	r := l.s.request()
-	defer l.s.recycle(r)
+	r := l.pool.get()
+	defer l.pool.put(r)
 	r.CDB = cdb
 	return l.run(ctx, r)
 }
@@ -254,6 +290,9 @@ func (l *LUN) run(ctx context.Context, r *Request) error {
 
 // again goes on with a command that has failed with err, if that was only for now.
 func (l *LUN) again(ctx context.Context, r *Request, err error) error {
+	if r.relay != nil {
+		return err // who has sent it again already
+	}
 	attentions, busy, pause := 0, 0, busyFirst
 	for err != nil {
 		var e *scsi.Error
@@ -265,7 +304,7 @@ func (l *LUN) again(ctx context.Context, r *Request, err error) error {
 				return err
 			}
 			l.geo.Store(nil) // perhaps it has another size now
-			l.s.log.Debug("scsi unit attention", "target", l.s.cfg.TargetName, "lun", l.lun, "sense", e.Sense.String())
+			l.c.logger().Debug("scsi unit attention", "target", l.c.node(), "lun", l.lun, "sense", e.Sense.String())
 		case e.Status == scsi.StatusBusy, e.Status == scsi.StatusTaskSetFull:
 			if busy++; busy > maxBusy {
 				return err
@@ -303,46 +342,15 @@ func (l *LUN) once(ctx context.Context, r *Request) error {
 	if err := l.start(r); err != nil {
 		return err
 	}
-	return l.s.wait(ctx, r)
+	return l.wait(ctx, r)
 }
 
 // start sends r, which ends by waking a waiting caller.
 func (l *LUN) start(r *Request) error {
-	one := [1]*Request{r}
-	if err := l.s.submit(l.lun, one[:]); err != nil {
+	r.one[0] = r
+	if err := l.c.submit(l.lun, r.one[:]); err != nil {
 		r.Err = err
 		return err
 	}
 	return nil
-}
-
-// wait waits until r has ended; if the context ends first r is given up.
-func (s *Session) wait(ctx context.Context, r *Request) error {
-	select {
-	case <-r.wake:
-	case <-ctx.Done():
-		s.cancel(ctx, r)
-	}
-	return r.Err
-}
-
-// request takes a request for the package's own use.
-func (s *Session) request() *Request {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := len(s.idle)
-	if n == 0 {
-		return &Request{wake: make(chan struct{}, 1)}
-	}
-	r := s.idle[n-1]
-	s.idle = s.idle[:n-1]
-	return r
-}
-
-// recycle takes a request back that has ended.
-func (s *Session) recycle(r *Request) {
-	r.reset()
-	s.mu.Lock()
-	s.idle = append(s.idle, r)
-	s.mu.Unlock()
 }

@@ -25,8 +25,8 @@ func (l *LUN) geometry(ctx context.Context) (*geometry, error) {
 	g.maxBlocks = uint32(max(maxTransfer/g.blockSize, 1))
 	switch b, err := l.VPD(ctx, scsi.PageBlockLimits); {
 	case err == nil:
-		if limits, err := scsi.ParseBlockLimits(b); err == nil && limits.MaxTransfer > 0 {
-			g.maxBlocks = min(g.maxBlocks, limits.MaxTransfer)
+		if g.limits, err = scsi.ParseBlockLimits(b); err == nil && g.limits.MaxTransfer > 0 {
+			g.maxBlocks = min(g.maxBlocks, g.limits.MaxTransfer)
 		}
 	case !errors.Is(err, scsi.KeyIllegalRequest.Err()): // the page is optional
 		return nil, err
@@ -154,10 +154,10 @@ func (l *LUN) transfer(ctx context.Context, g *geometry, p []byte, off int64, wr
 	for ended < len(p) && failed == nil || first < last {
 		if failed == nil && begun < len(p) && last-first < overlap {
 			n := min(chunk, len(p)-begun)
-			r := l.s.request()
+			r := l.pool.get()
 			l.prepare(r, g, p[begun:begun+n], off+int64(begun), write)
 			if failed = l.start(r); failed != nil {
-				l.s.recycle(r)
+				l.pool.put(r)
 				continue
 			}
 			ring[last%overlap] = r
@@ -168,12 +168,12 @@ func (l *LUN) transfer(ctx context.Context, g *geometry, p []byte, off int64, wr
 		r := ring[first%overlap]
 		first++
 		n := r.InLen + r.OutLen
-		err := l.s.wait(ctx, r)
+		err := l.wait(ctx, r)
 		if err != nil && failed == nil {
 			err = l.again(ctx, r, err)
 		}
 		err = l.complete(r, err)
-		l.s.recycle(r)
+		l.pool.put(r)
 		switch {
 		case failed != nil:
 		case err != nil:

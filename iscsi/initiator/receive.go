@@ -105,6 +105,9 @@ func (s *Session) response(p *iscsi.PDU) {
 	if rerr := r.residuals(p, h); rerr != nil {
 		err = rerr
 	}
+	if e, ok := err.(*scsi.Error); ok { //nolint:errorlint // just made
+		e.Residual, e.Overflow = r.Residual, r.Overflow
+	}
 	s.endRequest(r, err)
 }
 

@@ -35,6 +35,7 @@ type Request struct {
 	BidiResidual int
 	BidiOverflow bool
 
+	relay    relay // takes r when the session is done with it; nil: the owner
 	lun      uint64
 	itt      uint32
 	cmdSN    iscsi.SN
@@ -45,9 +46,14 @@ type Request struct {
 	wake     chan struct{} // for a waiting caller, holds one
 	inMem    memory
 	outMem   memory
+	list     [24]byte    // UNMAP's parameter list
+	one      [1]*Request // itself, as a batch of one
 	sense    [maxSense]byte
 	senseLen int
 }
+
+// relay is what a command returns to, if not to its owner: it may send the command again.
+type relay interface{ ended(r *Request) }
 
 // maxSense is the most sense data that SPC-4 knows, in octets.
 const maxSense = 252
@@ -88,6 +94,12 @@ func (r *Request) command() []byte {
 func (r *Request) reset() {
 	wake := r.wake
 	*r = Request{wake: wake}
+}
+
+// prepare makes r a command without data.
+func (r *Request) prepare(cdb scsi.CDB) {
+	r.CDB, r.LongCDB = cdb, nil
+	r.In, r.InLen, r.Out, r.OutLen = nil, 0, nil, 0
 }
 
 // memory is a caller's own memory as a Buffer.

@@ -40,7 +40,6 @@ type Session struct {
 	ended    requestList // to be completed when mu is released
 	answered *control    // likewise, after those
 	leaving  error       // why it was logged out, from when the target's answer is due
-	idle     []*Request
 	luns     map[uint64]*LUN
 	drained  chan struct{} // closed when a logout may go out: no command queued or in flight
 	strays   int
@@ -217,10 +216,10 @@ func (s *Session) unlock() {
 	s.mu.Unlock()
 	for r := list.head; r != nil; r = list.head {
 		list.remove(r) // r is its owner's again
-		if r.Done != nil {
-			r.Done(r)
+		if r.relay != nil {
+			r.relay.ended(r)
 		} else {
-			r.wake <- struct{}{}
+			r.finish()
 		}
 	}
 	for c := controls; c != nil; c = c.next {

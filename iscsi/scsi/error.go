@@ -12,6 +12,9 @@ type Error struct {
 	// Sense is meaningful if HasSense is set.
 	Sense    Sense
 	HasSense bool
+	// Residual is how many octets fewer than expected were moved; with Overflow how many more there would have been.
+	Residual int
+	Overflow bool
 }
 
 // NewError makes the error of a status and its sense data; nil for GOOD and CONDITION MET. cdb
