@@ -47,6 +47,14 @@ var loginStatusNames = map[LoginStatus]string{
 	LoginUnavailable: "service unavailable", LoginNoResources: "out of resources",
 }
 
+// Name is the status in words; "status xxxxh" if it has none.
+func (s LoginStatus) Name() string {
+	if n, ok := loginStatusNames[s]; ok {
+		return n
+	}
+	return fmt.Sprintf("status %04xh", uint16(s))
+}
+
 func (s LoginStatus) String() string {
 	if n, ok := loginStatusNames[s]; ok {
 		return fmt.Sprintf("%04x (%s)", uint16(s), n)

@@ -25,6 +25,7 @@ func (c *conn) command(p *iscsi.PDU) {
 	// What an aborted reader still does harms nobody.
 	t.fences = t.plan.DataOut > 0 || t.plan.Blocks && t.plan.DataIn == 0
 	t.unit = c.node.unit(lun)
+	c.begin(t)
 
 	c.tasks[t.itt] = t
 	c.active++
@@ -121,6 +122,9 @@ func (c *conn) answer(t *task, r *scsi.Result) {
 	}
 	if t.inline {
 		c.counters.Inline++
+	}
+	if c.meter != nil {
+		c.measure(t, r)
 	}
 	c.respond(p)
 }

@@ -37,6 +37,9 @@ type Config struct {
 	// LogoutWait is how long Shutdown leaves initiators to log out by themselves. Default 2 s.
 	LogoutWait time.Duration
 
+	// Meter has every command timed and counted by operation, for Server.Metrics. Off, nothing is done per command.
+	Meter bool
+
 	// Log gets one line per session's begin and end and per refused login; nil: nothing is logged.
 	Log *slog.Logger
 }
@@ -78,6 +81,9 @@ type Limits struct {
 	// Logins bounds the connections that have not yet told who they are and what they want: one more takes the place of
 	// the oldest, so that those that stop halfway shut nobody out. Default 256.
 	Logins int
+	// Commands bounds the SCSI commands in progress in all: one more is answered TASK SET FULL, and its initiator sends it again.
+	// 0: as many as the windows of all sessions.
+	Commands int
 	// Workers is how many commands of one logical unit may be in its store at once. Default 16.
 	Workers int
 	// Chunk is how many octets of one command's data are in memory at once: larger transfers
@@ -171,6 +177,8 @@ func (l *Limits) setDefaults() error {
 		return fmt.Errorf("target: %d connections: want at least 1", l.Connections)
 	case l.Logins < 1:
 		return fmt.Errorf("target: %d logins at once: want at least 1", l.Logins)
+	case l.Commands < 0:
+		return fmt.Errorf("target: %d commands: want 0 for no limit, or more", l.Commands)
 	case l.Chunk < minChunk || l.Chunk > 1<<24:
 		return fmt.Errorf("target: chunk of %d octets: want %d to %d", l.Chunk, minChunk, 1<<24)
 	case l.RecvDataSegment != 0 && (l.RecvDataSegment < 512 || l.RecvDataSegment > 1<<24-1):

@@ -58,6 +58,8 @@ type conn struct {
 
 	// Tasks.
 	tasks       map[uint32]*task
+	turns       map[*unit]*turn // its places in the units' queues
+	meter       *Meter          // nil: nothing is measured
 	taskSeq     uint32
 	active      int // tasks not ended, zombies included
 	idle        taskQueue
@@ -96,9 +98,13 @@ func newConn(s *Server, dm iscsi.Datamover, portal PortalInfo) *conn {
 		srv: s, dm: dm, portal: portal, log: s.log,
 		events: make(chan func(), 4),
 		tasks:  make(map[uint32]*task),
+		turns:  make(map[*unit]*turn),
 		manage: make(map[uint32]struct{}),
 	}
 	c.changed.L = &c.mu
+	if s.cfg.Meter {
+		c.meter = new(Meter)
+	}
 	if a := dm.Info().RemoteAddr; a != nil {
 		c.log = c.log.With("peer", a.String())
 	}

@@ -78,5 +78,6 @@ func (c *conn) crowdedOut(dropped int) {
 	if dropped > 0 {
 		c.log.Warn("too many logins at once; the oldest was dropped", "limit", c.srv.cfg.Limits.Logins, "dropped", dropped)
 	}
+	c.srv.countRefusal("crowded out")
 	c.lose(ErrLoginCrowded)
 }

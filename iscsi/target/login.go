@@ -102,6 +102,7 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 func (c *conn) refuse(step iscsi.TargetStep, err error) {
 	id := c.login.machine.Identity()
 	c.log.Warn("login refused", "initiator", id.InitiatorName, "target", id.TargetName, "err", err)
+	c.srv.countRefusal(refusalReason(err))
 	if step.Response != nil {
 		c.transmit(step.Response)
 	}
@@ -125,6 +126,7 @@ func (c *conn) loginTimeout() {
 		return
 	}
 	id := c.login.machine.Identity()
+	c.srv.countRefusal("timeout")
 	c.log.Warn("login timed out", "initiator", id.InitiatorName, "after", c.srv.cfg.LoginTimeout)
 	c.lose(ErrLoginTimeout)
 }

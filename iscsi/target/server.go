@@ -24,6 +24,8 @@ type Server struct {
 	portals   atomic.Pointer[[]PortalGroup]
 	guard     guard
 
+	commands atomic.Int64 // in progress, of all sessions, while Limits.Commands bounds them
+
 	work sync.WaitGroup // goroutines besides Serve's: task management
 
 	mu       sync.Mutex // guards what follows
@@ -34,6 +36,7 @@ type Server struct {
 	sessions map[uint16]*session
 	byKey    map[sessionKey]*session
 	lastTSIH uint16
+	refused  refusals
 	empty    chan struct{} // closed when the last session and connection are gone, while closing
 }
 
@@ -47,6 +50,11 @@ func (n *node) unit(lun uint64) *unit {
 	if lu == nil {
 		return n.absent
 	}
+	return n.unitOf(lu)
+}
+
+// unitOf is the task set of a logical unit.
+func (n *node) unitOf(lu *scsi.LU) *unit {
 	n.mu.RLock()
 	u := n.units[lu]
 	n.mu.RUnlock()

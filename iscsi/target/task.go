@@ -49,6 +49,8 @@ type task struct {
 	inLen     int64 // Expected Data Transfer Length, per direction
 	outLen    int64
 
+	began   time.Time // when its PDU was taken, if its unit is metered
+	counted bool      // in Server.commands
 	phase   phase
 	aborted bool
 	closing bool // a task management function waits for its data-out: nothing new is asked for, nothing executes
@@ -68,6 +70,7 @@ type task struct {
 
 	// The logical unit's mutex guards these.
 	prev, next *task // in unit.tasks
+	turn       *turn // whose turn it waits for, while it is queued
 	queuePrev  *task
 	queueNext  *task
 	queued     bool
@@ -289,6 +292,10 @@ func (t *task) work() {
 // execute runs the command and answers it. No lock is held.
 func (t *task) execute() {
 	c := t.conn
+	if t.unit.retired.Load() {
+		t.failRetired()
+		return
+	}
 	r := c.node.Device.Execute(&t.ctx, c.sess.nexus, t.lun, t.cdb, t)
 	c.mu.Lock()
 	for !t.aborted && t.in.lent > 0 {
@@ -364,6 +371,10 @@ func (c *conn) end(t *task) {
 
 // uncount gives a task's place in the command window, or among the immediate commands, back.
 func (c *conn) uncount(t *task) {
+	if t.counted {
+		t.counted = false
+		c.srv.commands.Add(-1)
+	}
 	if t.immediate {
 		c.immediate--
 	} else {

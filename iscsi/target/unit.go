@@ -2,6 +2,7 @@ package target
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"goiwarp/iscsi"
@@ -23,7 +24,9 @@ const (
 // for all but HEAD OF QUEUE an older ORDERED one is. While zombies write, whatever touches the
 // medium waits, too. Only admitted tasks acquire memory, so those who wait hold nothing that others need.
 type unit struct {
-	limit int // workers
+	limit   int         // workers
+	retired atomic.Bool // the logical unit was removed: what has not begun to execute does not begin
+	meter   Meter       // without effect unless Config.Meter
 
 	mu       sync.Mutex // guards what follows and the unit's fields of tasks
 	head     *task
@@ -32,9 +35,10 @@ type unit struct {
 	waiting  int // tasks not admitted
 	zombies  int // aborted tasks that may still change the medium
 	quiet    chan struct{}
-	first    *task // runnable tasks, through queueNext
-	last     *task
-	workers  int // goroutines that do not wait for a peer
+	drained  []chan struct{} // to be closed when the set is empty
+	count    int             // tasks in the set
+	turns    turns           // runnable tasks
+	workers  int             // goroutines that do not wait for a peer
 	idle     int
 	closed   bool
 	wake     chan struct{}
@@ -58,6 +62,7 @@ func (u *unit) enter(t *task) bool {
 		u.tail.next = t
 	}
 	u.tail = t
+	u.count++
 	t.admitted = u.admits(t, t.prev != nil, u.ordered > 0)
 	if t.attr == iscsi.AttrOrdered {
 		u.ordered++
@@ -104,6 +109,13 @@ func (u *unit) remove(t *task) {
 		t.next.prev = t.prev
 	}
 	t.prev, t.next = nil, nil
+	u.count--
+	if u.head == nil {
+		for _, empty := range u.drained {
+			close(empty)
+		}
+		u.drained = nil
+	}
 	if t.attr == iscsi.AttrOrdered {
 		u.ordered--
 	}
@@ -166,14 +178,7 @@ func (u *unit) queue(t *task) {
 }
 
 func (u *unit) push(t *task) {
-	t.queued = true
-	t.queuePrev, t.queueNext = u.last, nil
-	if u.last == nil {
-		u.first = t
-	} else {
-		u.last.queueNext = t
-	}
-	u.last = t
+	u.turns.push(t)
 	u.start()
 }
 
@@ -199,7 +204,7 @@ func (u *unit) withdraw(t *task) bool {
 		return false
 	}
 	if t.queued {
-		u.drop(t)
+		u.turns.drop(t)
 	}
 	u.remove(t)
 	return true
@@ -212,29 +217,14 @@ func (u *unit) looked(t *task) {
 	u.mu.Unlock()
 }
 
-func (u *unit) drop(t *task) {
-	t.queued = false
-	if t.queuePrev == nil {
-		u.first = t.queueNext
-	} else {
-		t.queuePrev.queueNext = t.queueNext
-	}
-	if t.queueNext == nil {
-		u.last = t.queuePrev
-	} else {
-		t.queueNext.queuePrev = t.queuePrev
-	}
-	t.queuePrev, t.queueNext = nil, nil
-}
-
 // work is a worker: it takes tasks until there have been none for a while.
 func (u *unit) work() {
 	defer u.finished.Done()
 	var timer *time.Timer
 	for {
 		u.mu.Lock()
-		if t := u.first; t != nil && u.workers <= u.limit {
-			u.drop(t)
+		if t := u.turns.next(); t != nil && u.workers <= u.limit {
+			u.turns.take()
 			t.working = true
 			u.mu.Unlock()
 			t.work()
@@ -274,7 +264,7 @@ func (u *unit) work() {
 func (u *unit) leaveWorker() {
 	u.mu.Lock()
 	u.workers--
-	if u.first != nil {
+	if u.turns.next() != nil {
 		u.start()
 	}
 	u.mu.Unlock()
