@@ -50,8 +50,8 @@ type Datamover interface {
 	EnableDatamover(final *PDU) error
 
 	// SendControl sends one PDU that is not Data-In, R2T or solicited Data-Out (section 8.3.1).
-	// It takes p over and releases it once sent. For the initiator's SCSI Command, t names the
-	// task's buffers; otherwise t is nil. A target that sends a SCSI Response ends the task: its
+	// It takes p over and releases it once sent. For the initiator's SCSI Command, and for its TASK REASSIGN of
+	// one that moves data (RFC 7145, section 7.3.3), t names the task's buffers; otherwise t is nil. A target that sends a SCSI Response ends the task: its
 	// mappings are dropped (RFC 7145, section 7.3.2), and ExpDataSN is the caller's.
 	SendControl(p *PDU, t *TaskBuffers) error
 	// PutData moves data-in to the initiator (section 8.3.2): one Data-In PDU, or one RDMA Write.
