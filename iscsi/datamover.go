@@ -118,6 +118,11 @@ type TaskBuffers struct {
 	// Unsolicited is how many leading octets of Out the iSCSI layer itself sends, as immediate
 	// data and unsolicited Data-Out PDUs.
 	Unsolicited int
+	// Acked and AckedSN are kept by a Datamover that acknowledges data-in (ErrorRecoveryLevel > 0): the first Acked octets of In, in Data-In
+	// PDUs before AckedSN, will not be sent again. A TASK REASSIGN on another connection has the same TaskBuffers, once the
+	// first connection is Done, and goes on from there (RFC 7143, section 11.5.6).
+	Acked   int
+	AckedSN uint32
 }
 
 // DataIn is one PutData.

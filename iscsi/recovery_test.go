@@ -24,7 +24,7 @@ func negotiate(t *testing.T, i, g *Negotiator) (initiator, target Params) {
 func TestRecoveryKeys(t *testing.T) {
 	target := Settings{ErrorRecoveryLevel: 2, MaxConnections: 4, DefaultTime2Retain: 20, MaxOutstandingR2T: 8}
 	for _, c := range []struct {
-		initiator                   Settings
+		initiator                  Settings
 		level, conns, r2ts, retain int
 	}{
 		{Settings{MaxOutstandingR2T: 8}, 0, 1, 8, 0},

@@ -25,6 +25,12 @@ type Config struct {
 	// MaxQueued bounds the octets of control PDUs that wait to be sent. It only stops peers that
 	// do not read what they asked for: the command window is the bound in ordinary use. 0 means DefaultMaxQueued.
 	MaxQueued int
+	// Keep bounds the octets of data-in that a target keeps to send them again, at ErrorRecoveryLevel > 0 only; what is given up beyond
+	// it makes a SNACK fail, and its command with it. 0 means DefaultKeep.
+	Keep int
+	// SequenceTimeout is how long a target waits for the next Data-Out PDU that it has asked for before it asks again
+	// (RFC 7143, section 7.1.4.1), at ErrorRecoveryLevel > 0 only. 0 means DefaultSequenceTimeout.
+	SequenceTimeout time.Duration
 	// Log gets one line per connection error at debug level. nil means no log.
 	Log *slog.Logger
 }
@@ -35,6 +41,9 @@ const (
 	DefaultLinger    = 3 * time.Second
 	DefaultDeadPeer  = 30 * time.Second
 	DefaultMaxQueued = 64 << 20
+	DefaultKeep      = 16 << 20
+
+	DefaultSequenceTimeout = 5 * time.Second
 )
 
 // maxQueuedPDUs bounds the number of control PDUs that wait to be sent, next to MaxQueued.
@@ -55,6 +64,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxQueued == 0 {
 		c.MaxQueued = DefaultMaxQueued
+	}
+	if c.Keep == 0 {
+		c.Keep = DefaultKeep
+	}
+	if c.SequenceTimeout == 0 {
+		c.SequenceTimeout = DefaultSequenceTimeout
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

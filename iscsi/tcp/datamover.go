@@ -44,6 +44,11 @@ type Datamover struct {
 	sender    sender
 	writer    writer
 	stats     stats
+
+	// Recovery within the connection (ErrorRecoveryLevel > 0).
+	keep   keeper   // a target's
+	status statuses // an initiator's; the reader's alone
+	over   bool     // no upcalls any more; guarded by upcalls
 }
 
 var (
@@ -56,11 +61,12 @@ type phase struct {
 	full                     bool
 	headerDigest, dataDigest bool
 	maxData                  int // longest data segment, octets
+	level                    int // ErrorRecoveryLevel
 }
 
 // stats count what people ask for. The reading and the writing half each have one writer at a time.
 type stats struct {
-	pdusIn, pdusOut, octetsIn, octetsOut, writes, waits, strays, folded atomic.Uint64
+	pdusIn, pdusOut, octetsIn, octetsOut, writes, waits, strays, folded, lost, snacks, resent atomic.Uint64
 }
 
 // Lengths of data segments during login, in octets: what RFC 7143 (section 13.12) lets both sides send, and
@@ -139,6 +145,9 @@ func (d *Datamover) Info() iscsi.DatamoverInfo {
 		{"waits for the peer to read", count(&d.stats.waits)},
 		{"statuses sent with data", count(&d.stats.folded)},
 		{"data of forgotten tasks", count(&d.stats.strays)},
+		{"PDUs lost", count(&d.stats.lost)},
+		{"SNACKs", count(&d.stats.snacks)},
+		{"PDUs sent again", count(&d.stats.resent)},
 	} {
 		i.Facts = append(i.Facts, iscsi.Fact{Layer: "tcp", Name: f.name, Value: f.value})
 	}
@@ -204,11 +213,17 @@ func (d *Datamover) EnableDatamover(final *iscsi.PDU) error {
 	if ph.maxData == 0 {
 		ph.maxData = loginData
 	}
+	if _, ok := d.up.(iscsi.RecoveryNotifier); ok || !d.target {
+		ph.level = p.ErrorRecoveryLevel
+	}
 	if d.phase.Load().full {
 		return errors.New("iscsi/tcp: EnableDatamover twice")
 	}
 	d.phase.Store(ph) // before the peer can know that it may send in the new way
 	var err error
+	if ph.level > 0 && d.target {
+		d.keep.begin(iscsi.BHS(final.BHS[:]).StatSN()+1, d.cfg.Keep)
+	}
 	if final != nil {
 		err = d.sendFinal(final, ph)
 	} else {
@@ -341,6 +356,12 @@ func (d *Datamover) teardown() {
 	if err != nil {
 		d.cfg.Log.Debug("connection ended", "remote", d.sock.RemoteAddr(), "err", err)
 	}
+	d.keep.close()
+	d.status.close()
+	d.upcalls.Lock()
+	d.over = true
+	d.upcalls.Unlock()
+	d.transfers.unwatch()
 	if !d.local.Load() && d.up != nil {
 		d.upcalls.Lock()
 		d.up.ConnectionTerminateNotify(err)

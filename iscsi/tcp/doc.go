@@ -29,6 +29,17 @@
 //
 // # Errors
 //
-// ErrorRecoveryLevel is 0: a PDU that breaks the rules, or its digest, ends the connection with an
-// *Error. A target tells the initiator why with a Reject before it closes.
+// At ErrorRecoveryLevel 0 a PDU that breaks the rules, or its digest, ends the connection with an *Error. A target tells the
+// initiator why with a Reject before it closes.
+//
+// From level 1 on what is lost is mended within the connection (RFC 7143, sections 7.8, 7.9 and 11.16), below the layer above:
+//
+//	lost                    noticed by            mended by
+//	Data-Out                target                PartialDataError, another GetData: a Recovery R2T
+//	command, text, ping     target                Reject; the initiator's layer above sends it again
+//	Data-In, R2T            initiator             Data/R2T SNACK; the target has kept what was not acknowledged
+//	response, Async, ...    initiator             Status SNACK, likewise; delivery is in the order of StatSN
+//
+// A header with a wrong digest ends the connection at every level: its lengths cannot be believed, and nothing else marks where the
+// next PDU begins.
 package tcp

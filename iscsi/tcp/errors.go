@@ -9,7 +9,7 @@ import (
 // Kind is what a peer's PDU did wrong.
 type Kind int
 
-// Kinds of errors. Each ends the connection, as ErrorRecoveryLevel 0 wants (RFC 7143, section 7.1.4).
+// Kinds of errors. Each ends the connection, but for those that ErrorRecoveryLevel 1 mends (see the package's documentation).
 const (
 	// HeaderDigest: a header's CRC is wrong, so that nothing in it can be trusted (section 7.7).
 	HeaderDigest Kind = iota + 1

@@ -7,20 +7,32 @@ import (
 // defaultR2Ts is MaxOutstandingR2T where nothing was negotiated (RFC 7143, section 13.17).
 const defaultR2Ts = 1
 
+// extraR2Ts may be outstanding beyond what was agreed at ErrorRecoveryLevel > 0: an R2T that the target has given up counts until its
+// answer has left.
+const extraR2Ts = 8
+
 // dataIn handles a Data-In: its data goes to the task's buffer, and a status becomes the SCSI
 // Response that it stands for. Data of a task that is not known any more is thrown away.
 func (d *Datamover) dataIn(f iscsi.Frame) error {
 	h := iscsi.DataInPDU(d.reader.bhs[:])
+	level := d.phase.Load().level
 	t := &d.transfers
 	t.mu.Lock()
 	n := t.tasks.get(h.ITT())
 	if n == nil {
 		t.mu.Unlock()
 		d.stats.strays.Add(1)
-		if err := d.segment(f, nil, 0); err != nil {
+		err := d.segment(f, nil, 0)
+		if level > 0 && (err == nil || isDataDigest(err)) {
+			return d.mendStatus(h, err != nil)
+		}
+		if err != nil {
 			return err
 		}
-		return d.status(h, h.DataSN()+1)
+		return d.folded(h, h.DataSN()+1)
+	}
+	if n.value.mend != nil {
+		return d.mendData(f, n)
 	}
 	k := &n.value
 	if err := k.check(h, f.Data, d.inOrder()); err != nil {
@@ -43,7 +55,7 @@ func (d *Datamover) dataIn(f iscsi.Frame) error {
 		t.tasks.recycle(n)
 	}
 	t.mu.Unlock()
-	return d.status(h, sn)
+	return d.folded(h, sn)
 }
 
 // inOrder tells whether data-in arrives with rising offsets (DataPDUInOrder and
@@ -67,12 +79,24 @@ func (k *task) check(h iscsi.DataInPDU, n int, inOrder bool) error {
 	return nil
 }
 
-// status delivers the SCSI Response that a Data-In with status stands for (RFC 7143, section 11.7.3): expDataSN PDUs
+// folded delivers the SCSI Response that a Data-In with status stands for (RFC 7143, section 11.7.3): expDataSN PDUs
 // with data were sent.
-func (d *Datamover) status(h iscsi.DataInPDU, expDataSN uint32) error {
+func (d *Datamover) folded(h iscsi.DataInPDU, expDataSN uint32) error {
 	if !h.HasStatus() {
 		return nil
 	}
+	p := responseOf(h, expDataSN)
+	if err := d.transfers.complete(iscsi.SCSIResponse(p.BHS[:])); err != nil {
+		p.Release()
+		return err
+	}
+	d.endTask(h.ITT())
+	d.notify(p)
+	return nil
+}
+
+// responseOf is the SCSI Response that a Data-In with status stands for.
+func responseOf(h iscsi.DataInPDU, expDataSN uint32) *iscsi.PDU {
 	p := newReceived(0)
 	r := iscsi.SCSIResponse(p.BHS[:])
 	r.Init()
@@ -85,13 +109,7 @@ func (d *Datamover) status(h iscsi.DataInPDU, expDataSN uint32) error {
 	r.SetMaxCmdSN(h.MaxCmdSN())
 	r.SetExpDataSN(expDataSN)
 	r.SetResidual(h.Residual())
-	if err := d.transfers.complete(r); err != nil {
-		p.Release()
-		return err
-	}
-	d.endTask(h.ITT())
-	d.notify(p)
-	return nil
+	return p
 }
 
 // complete holds a good status of a read against the data that came before it: a target that sent less must
@@ -144,6 +162,19 @@ func (d *Datamover) r2t(f iscsi.Frame) error {
 	}
 	k := &n.value
 	off, length := int64(h.Offset()), int64(h.DesiredLen())
+	if m := k.mend; m != nil { // what was lost may be asked for once more, and numbers may be missing
+		stale, hole, ok := d.mendR2T(k, h)
+		switch {
+		case !ok:
+			return violation(Sequence, iscsi.BHS(h), "R2TSN %d is far from what was expected", h.R2TSN())
+		case stale:
+			d.stats.strays.Add(1)
+			return nil
+		}
+		d.askData(h.ITT(), hole)
+		k.sn = h.R2TSN()
+		inOrder, limit = false, limit+extraR2Ts
+	}
 	switch {
 	case f.Data > 0:
 		return violation(Format, iscsi.BHS(h), "data segment of %d octets", f.Data)

@@ -282,16 +282,24 @@ func (q *queue) refuses() error {
 func (d *Datamover) SendControl(p *iscsi.PDU, t *iscsi.TaskBuffers) error {
 	err := d.checkControl(p)
 	registered := false
-	if err == nil && t != nil && p.Opcode() == iscsi.OpSCSICommand && (t.In != nil || t.Out != nil) {
-		err = d.transfers.begin(p, t)
-		registered = err == nil
+	itt := iscsi.BHS(p.BHS[:]).ITT()
+	if err == nil && t != nil && (t.In != nil || t.Out != nil) {
+		switch h := iscsi.TaskMgmtRequest(p.BHS[:]); {
+		case p.Opcode() == iscsi.OpSCSICommand:
+			err = d.transfers.begin(itt, t, false, d.phase.Load().level)
+			registered = err == nil
+		case p.Opcode() == iscsi.OpTaskMgmtReq && h.Function() == iscsi.TaskReassign:
+			itt = h.RTT()
+			err = d.transfers.begin(itt, t, true, d.phase.Load().level)
+			registered = err == nil
+		}
 	}
 	if err == nil {
 		err = d.sendControl(p)
 	}
 	if err != nil {
 		if registered {
-			d.endTask(iscsi.BHS(p.BHS[:]).ITT())
+			d.endTask(itt)
 		}
 		p.Release()
 	}
@@ -301,7 +309,7 @@ func (d *Datamover) SendControl(p *iscsi.PDU, t *iscsi.TaskBuffers) error {
 func (d *Datamover) checkControl(p *iscsi.PDU) error {
 	h := iscsi.BHS(p.BHS[:])
 	switch op := p.Opcode(); {
-	case op == iscsi.OpDataIn, op == iscsi.OpR2T, op == iscsi.OpDataOut && h.TTT() != iscsi.ReservedTag:
+	case op == iscsi.OpSNACK, op == iscsi.OpDataIn, op == iscsi.OpR2T, op == iscsi.OpDataOut && h.TTT() != iscsi.ReservedTag:
 		return fmt.Errorf("iscsi/tcp: opcode %#02x is the Datamover's own to send", byte(op))
 	case len(p.AHS)%4 != 0 || len(p.AHS) > iscsi.MaxAHS:
 		return fmt.Errorf("iscsi/tcp: AHS of %d octets", len(p.AHS))
@@ -316,6 +324,9 @@ func (d *Datamover) checkControl(p *iscsi.PDU) error {
 // sendControl queues p, or folds it into the Data-In before it.
 func (d *Datamover) sendControl(p *iscsi.PDU) error {
 	q := &d.queue
+	if d.target && d.phase.Load().level > 0 && numbered(p) {
+		d.resend(d.keep.response(p, maxSend(d.params.Load())))
+	}
 	q.mu.Lock()
 	if err := q.refuses(); err != nil {
 		q.mu.Unlock()
@@ -381,9 +392,14 @@ func (d *Datamover) sendFinal(p *iscsi.PDU, ph *phase) error {
 func (q *queue) noteTarget(p *iscsi.PDU) {
 	h := iscsi.BHS(p.BHS[:])
 	q.expCmdSN, q.maxCmdSN, q.statSN = h.ExpCmdSN(), h.MaxCmdSN(), h.StatSN()
-	if p.Opcode() != iscsi.OpNOPIn || h.ITT() != iscsi.ReservedTag {
-		q.statSN++ // a ping of the target's own does not use up its StatSN (RFC 7143, section 11.19.4)
+	if numbered(p) {
+		q.statSN++
 	}
+}
+
+// numbered tells whether a PDU of the target's layer above uses up its StatSN: all do but a ping of its own (RFC 7143, section 11.19.2).
+func numbered(p *iscsi.PDU) bool {
+	return p.Opcode() != iscsi.OpNOPIn || iscsi.BHS(p.BHS[:]).ITT() != iscsi.ReservedTag
 }
 
 // fold puts a SCSI Response into the Data-In that was just queued, if it says no more than a Data-In can

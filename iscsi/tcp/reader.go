@@ -155,6 +155,9 @@ func (d *Datamover) readPDU() error {
 	}
 	d.stats.pdusIn.Add(1)
 	bhs := iscsi.BHS(r.bhs[:])
+	if ph.level > 0 && d.target {
+		d.keep.acknowledge(bhs.ExpStatSN())
+	}
 	if f.Data > ph.maxData {
 		return violation(Format, bhs, "data segment of %d octets, at most %d were agreed on", f.Data, ph.maxData)
 	}
@@ -165,6 +168,8 @@ func (d *Datamover) readPDU() error {
 		return d.dataIn(f)
 	case !d.target && op == iscsi.OpR2T:
 		return d.r2t(f)
+	case d.target && op == iscsi.OpSNACK && ph.level > 0:
+		return d.snack(f)
 	}
 	return d.control(f)
 }
@@ -185,8 +190,14 @@ func (d *Datamover) control(f iscsi.Frame) error {
 		r.put.own.mem = nil
 		if err != nil {
 			p.Release()
+			if d.phase.Load().level > 0 && isDataDigest(err) {
+				return d.discarded()
+			}
 			return err
 		}
+	}
+	if d.status.begun {
+		return d.inTurn(p)
 	}
 	op, h := p.Opcode(), iscsi.BHS(r.bhs[:])
 	if op == iscsi.OpSCSIResponse && !d.target {
@@ -200,6 +211,9 @@ func (d *Datamover) control(f iscsi.Frame) error {
 	d.notify(p)
 	if final {
 		d.awaitFull()
+		if d.phase.Load().level > 0 {
+			d.beginStatus(r.bhs[:])
+		}
 	}
 	return nil
 }

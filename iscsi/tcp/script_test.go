@@ -3,6 +3,7 @@ package tcp
 import (
 	"encoding/binary"
 	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -18,6 +19,7 @@ type script struct {
 	t      *testing.T
 	d      *Datamover
 	peer   *sock.MemSocket
+	mu     sync.Mutex // guards events
 	events []event
 	onPDU  func(p *iscsi.PDU) // runs in ControlNotify
 
@@ -26,28 +28,44 @@ type script struct {
 }
 
 type event struct {
-	pdu  *iscsi.PDU // ControlNotify: a copy
-	itt  uint32     // DataCompletionNotify
-	tag  uint64
-	last bool // ConnectionTerminateNotify
-	err  error
+	rejected *iscsi.Rejection
+	acked    uint32     // DataACKNotify, with itt
+	pdu      *iscsi.PDU // ControlNotify: a copy
+	itt      uint32     // DataCompletionNotify
+	tag      uint64
+	last     bool // ConnectionTerminateNotify
+	err      error
 }
 
 func (s *script) ControlNotify(p *iscsi.PDU) {
 	c := &iscsi.PDU{BHS: p.BHS, AHS: append([]byte(nil), p.AHS...), Data: append([]byte(nil), p.Data...)}
 	p.Release()
-	s.events = append(s.events, event{pdu: c})
+	s.add(event{pdu: c})
 	if s.onPDU != nil {
 		s.onPDU(c)
 	}
 }
 
-func (s *script) DataCompletionNotify(itt uint32, tag uint64, err error) {
-	s.events = append(s.events, event{itt: itt, tag: tag, err: err})
+func (s *script) add(e event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
 }
-func (s *script) DataACKNotify(uint32, uint32) {}
+
+func (s *script) DataCompletionNotify(itt uint32, tag uint64, err error) {
+	s.add(event{itt: itt, tag: tag, err: err})
+}
+
+func (s *script) DataACKNotify(itt, dataSN uint32) {
+	s.add(event{itt: itt, acked: dataSN})
+}
+
+func (s *script) RejectNotify(r *iscsi.Rejection) {
+	s.add(event{rejected: r})
+}
+
 func (s *script) ConnectionTerminateNotify(err error) {
-	s.events = append(s.events, event{last: true, err: err})
+	s.add(event{last: true, err: err})
 }
 
 // params are what a script's login has agreed on.
@@ -83,6 +101,7 @@ func play(t *testing.T, target bool, size int, p *iscsi.Params, f func(s *script
 			s.events = nil
 		}
 		s.headerDigest, s.dataDigest = p.HeaderDigest, p.DataDigest
+		synctest.Wait()
 		f(s)
 		s.close()
 		require.Zero(t, s.d.Lent(), "buffers that nobody released")
@@ -167,6 +186,8 @@ func (s *script) end() {
 func (s *script) event() event {
 	s.t.Helper()
 	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	require.NotEmpty(s.t, s.events, "no upcall")
 	e := s.events[0]
 	s.events = s.events[1:]
@@ -177,6 +198,8 @@ func (s *script) event() event {
 func (s *script) quiet() {
 	s.t.Helper()
 	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	require.Empty(s.t, s.events)
 }
 

@@ -3,6 +3,7 @@ package tcp
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"goiwarp/iscsi"
 )
@@ -13,10 +14,15 @@ var errNotTarget = errors.New("iscsi/tcp: only a target moves data with PutData 
 // unless x.Notify says that it stays the caller's.
 func (d *Datamover) PutData(x *iscsi.DataIn) error {
 	o, err := d.newDataIn(x)
-	if err == nil {
-		if err = d.post(o, x.More); err != nil {
-			o.recycle()
-		}
+	switch {
+	case err != nil:
+	case d.phase.Load().level > 0:
+		err = d.putKept(o)
+	default:
+		err = d.post(o, x.More)
+	}
+	if err != nil && o != nil {
+		o.recycle()
 	}
 	if err != nil && !x.Notify {
 		x.Buf.Release()
@@ -71,18 +77,15 @@ func (d *Datamover) GetData(x *iscsi.DataOut) error {
 	n := t.gets.put(x.TTT)
 	g := &n.value
 	g.mem, g.itt, g.ttt, g.tag, g.buf, g.off = b[x.To:][:x.Len:x.Len], x.ITT, x.TTT, x.Tag, x.Buf, x.Offset
-	t.mu.Unlock()
-
+	g.lun, g.r2tSN = x.LUN, x.R2TSN
 	o := newOutgoing()
 	o.itt = x.ITT
-	h := iscsi.R2T(o.header())
-	h.Init()
-	h.SetLUN(x.LUN)
-	h.SetITT(x.ITT)
-	h.SetTTT(x.TTT)
-	h.SetR2TSN(x.R2TSN)
-	h.SetOffset(uint32(x.Offset))
-	h.SetDesiredLen(uint32(x.Len))
+	g.header(iscsi.R2T(o.header()))
+	if d.phase.Load().level > 0 {
+		d.watchSequence(g)
+	}
+	t.mu.Unlock()
+
 	err := d.post(o, false)
 	if err != nil {
 		o.recycle()
@@ -112,6 +115,10 @@ func (d *Datamover) solicited(f iscsi.Frame) error {
 		return d.segment(f, nil, 0)
 	}
 	g := &n.value
+	recovers := d.phase.Load().level > 0
+	if recovers && (g.lost || h.DataSN() != g.sn) {
+		return d.passed(f, n)
+	}
 	if err := g.check(h, f.Data); err != nil {
 		t.mu.Unlock()
 		return err
@@ -121,6 +128,9 @@ func (d *Datamover) solicited(f iscsi.Frame) error {
 	t.mu.Unlock()
 
 	if err := d.segment(f, &g.sink, off); err != nil {
+		if recovers && isDataDigest(err) {
+			return d.spoilt(n)
+		}
 		return err
 	}
 
@@ -134,6 +144,9 @@ func (d *Datamover) solicited(f iscsi.Frame) error {
 	}
 	g.got += f.Data
 	g.sn++
+	if recovers {
+		g.moved = time.Now()
+	}
 	if !h.Final() {
 		t.mu.Unlock()
 		return nil

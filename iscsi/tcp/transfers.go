@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"goiwarp/iscsi"
 )
@@ -16,6 +17,8 @@ type transfers struct {
 	tasks   table[task]
 	gets    table[get]
 	dropped dropped
+	alarm   *time.Timer // looks for sequences that have stopped (ErrorRecoveryLevel > 0)
+	armed   bool
 }
 
 // sink is memory that data segments are placed in.
@@ -33,6 +36,7 @@ type task struct {
 	got    int          // octets of data-in placed
 	asked  int          // octets of data-out up to the end of the last R2T
 	sn     uint32       // next DataSN or R2TSN: they share numbers (RFC 7143, section 11.8.3)
+	mend   *mending     // what was lost; nil at ErrorRecoveryLevel 0
 	bursts atomic.Int32 // R2Ts whose answer is not wholly on its way
 	queued bool         // dead, and the sender may still know it
 }
@@ -45,6 +49,11 @@ type get struct {
 	buf      iscsi.Buffer
 	off, got int    // buffer offset within the task, and octets placed
 	sn       uint32 // next DataSN
+
+	lun   uint64
+	r2tSN uint32
+	lost  bool      // a PDU was lost: what follows is passed over until F (ErrorRecoveryLevel > 0)
+	moved time.Time // of the R2T or the last Data-Out, likewise
 }
 
 // table finds transfers by their tag. It allocates only to grow.
@@ -117,9 +126,8 @@ func (t *table[T]) recycle(n *node[T]) {
 	n.next, t.spare = t.spare, n
 }
 
-// begin registers the buffers of the SCSI Command p.
-func (t *transfers) begin(p *iscsi.PDU, b *iscsi.TaskBuffers) error {
-	h := iscsi.BHS(p.BHS[:])
+// begin registers the buffers of the initiator's task itt, a new one or one that is reassigned to this connection.
+func (t *transfers) begin(itt uint32, b *iscsi.TaskBuffers, reassigned bool, level int) error {
 	var in, out []byte
 	if b.In != nil {
 		in = b.In.Bytes()
@@ -129,15 +137,24 @@ func (t *transfers) begin(p *iscsi.PDU, b *iscsi.TaskBuffers) error {
 	}
 	if b.InLen < 0 || b.InLen > len(in) || b.OutLen < 0 || b.OutLen > len(out) {
 		return fmt.Errorf("iscsi/tcp: ITT %#x: %d octets in and %d out do not fit buffers of %d and %d",
-			h.ITT(), b.InLen, b.OutLen, len(in), len(out))
+			itt, b.InLen, b.OutLen, len(in), len(out))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.tasks.get(h.ITT()) != nil {
-		return fmt.Errorf("iscsi/tcp: ITT %#x is in use", h.ITT())
+	if t.tasks.get(itt) != nil {
+		return fmt.Errorf("iscsi/tcp: ITT %#x is in use", itt)
 	}
-	k := &t.tasks.put(h.ITT()).value
-	k.itt, k.mem, k.out = h.ITT(), in[:b.InLen:b.InLen], out[:b.OutLen:b.OutLen]
+	k := &t.tasks.put(itt).value
+	k.itt, k.mem, k.out = itt, in[:b.InLen:b.InLen], out[:b.OutLen:b.OutLen]
+	if level > 0 {
+		k.mend = &mending{buffers: b}
+		if reassigned {
+			k.got = b.Acked
+			k.mend.numbers.Reset(iscsi.SN(b.AckedSN))
+		} else {
+			b.Acked, b.AckedSN = 0, 0
+		}
+	}
 	return nil
 }
 
@@ -226,6 +243,9 @@ func (d *Datamover) DeallocateTaskResources(itt uint32) {
 	if d.target {
 		d.transfers.dropGets(itt)
 		d.forgetCompletions(itt)
+		if d.phase.Load().level > 0 {
+			d.keep.forget(itt)
+		}
 		return
 	}
 	d.endTask(itt)
