@@ -83,6 +83,7 @@ type LU struct {
 	ignored atomic.Int64  // octets of the store after the last whole block
 	wce     atomic.Bool   // write cache enabled
 	dsense  atomic.Bool   // descriptor format sense (control mode page)
+	tas     atomic.Bool   // task aborted status (control mode page)
 
 	reservation atomic.Pointer[Nexus] // by RESERVE(6)
 	persistent  reservations
@@ -237,6 +238,10 @@ func (l *LU) Thin() bool { return l.thin }
 // WriteCache tells whether the write cache is on now.
 func (l *LU) WriteCache() bool { return l.wce.Load() }
 
+// TaskAbortedStatus tells whether commands that another nexus aborts end with TASK ABORTED (the TAS bit of the control mode
+// page), or without any status.
+func (l *LU) TaskAbortedStatus() bool { return l.tas.Load() }
+
 // Serial is the unit serial number.
 func (l *LU) Serial() string { return l.ident.serial }
 
@@ -293,6 +298,7 @@ func (l *LU) Reset(by *Nexus) { l.reset(by, CodeBusDeviceReset) }
 func (l *LU) reset(by *Nexus, code Code) {
 	l.reservation.Store(nil)
 	l.dsense.Store(false)
+	l.tas.Store(false)
 	if l.cfg.WriteThrough && l.wce.Swap(false) {
 		// What was answered while the cache was on must not stay behind in it. A failure makes the
 		// unit read-only, which is all that a reset can say about it.

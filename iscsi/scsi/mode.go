@@ -32,6 +32,7 @@ var modePages = []struct {
 const (
 	pageWCE    = 0x04 // octet 2 of the caching page: write cache enable
 	pageDSense = 0x04 // octet 2 of the control page: descriptor format sense
+	pageTAS    = 0x40 // octet 5 of the control page: task aborted status
 )
 
 // cachingPage is the caching mode page of 20 octets, of which only WCE means anything here (SBC-3,
@@ -54,11 +55,14 @@ func (l *LU) controlPage(control byte) []byte {
 	p := make([]byte, 12)
 	p[0], p[1] = ModePageControl, byte(len(p)-2)
 	if control == ModeChangeable {
-		p[2] = pageDSense
+		p[2], p[5] = pageDSense, pageTAS
 		return p
 	}
 	if control == ModeCurrent && l.dsense.Load() {
 		p[2] = pageDSense
+	}
+	if control == ModeCurrent && l.tas.Load() {
+		p[5] = pageTAS
 	}
 	p[3] = 0x10
 	return p
@@ -165,7 +169,7 @@ func (t *task) modeSelect() {
 	if !ok {
 		return
 	}
-	wce, dsense := t.lu.wce.Load(), t.lu.dsense.Load()
+	wce, dsense, tas := t.lu.wce.Load(), t.lu.dsense.Load(), t.lu.tas.Load()
 	for at < len(list) {
 		page, ok := t.checkPage(list, at)
 		if !ok {
@@ -176,10 +180,11 @@ func (t *task) modeSelect() {
 			wce = page[2]&pageWCE != 0
 		case ModePageControl:
 			dsense = page[2]&pageDSense != 0
+			tas = page[5]&pageTAS != 0
 		}
 		at += len(page)
 	}
-	t.changeMode(wce, dsense)
+	t.changeMode(wce, dsense, tas)
 }
 
 // checkBlockDescriptor lets a block descriptor pass that changes nothing, and gives the offset of
@@ -255,9 +260,10 @@ func (t *task) checkPage(list []byte, at int) (page []byte, ok bool) {
 
 // changeMode sets the mode parameters and tells the other nexuses. Turning the write cache off
 // makes durable what was answered while it was on.
-func (t *task) changeMode(wce, dsense bool) {
+func (t *task) changeMode(wce, dsense, tas bool) {
 	l := t.lu
 	changed := l.dsense.Swap(dsense) != dsense
+	changed = l.tas.Swap(tas) != tas || changed
 	if l.wce.Swap(wce) != wce {
 		changed = true
 		if !wce {

@@ -110,6 +110,7 @@ func (s *Server) AddTarget(t Target) error {
 	if err != nil {
 		return err
 	}
+	t.Device.SetTaskAborter(preemptor{s, n})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

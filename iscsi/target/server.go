@@ -100,6 +100,7 @@ func New(cfg Config) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
+		t.Device.SetTaskAborter(preemptor{s, n})
 		nodes = append(nodes, n)
 	}
 	s.nodes.Store(&nodes)

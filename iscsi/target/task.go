@@ -54,6 +54,7 @@ type task struct {
 	phase   phase
 	aborted bool
 	closing bool // a task management function waits for its data-out: nothing new is asked for, nothing executes
+	told    bool // was answered with TASK ABORTED
 	inline  bool // ran on the reader's goroutine
 	fail    *scsi.Result
 	ctx     taskContext
@@ -333,7 +334,9 @@ func (c *conn) abort(t *task) {
 	t.aborted = true
 	c.counters.Aborted++
 	delete(c.tasks, t.itt)
-	c.uncount(t)
+	if !t.told {
+		c.uncount(t)
+	}
 	if c.state != stateClosed {
 		t.orphan()
 		c.dm.DeallocateTaskResources(t.itt)

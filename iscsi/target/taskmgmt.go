@@ -216,19 +216,23 @@ func (c *conn) dropHeld(f *function) {
 // abortTasks does what a function that concerns many tasks needs time for.
 func (c *conn) abortTasks(f *function) {
 	wait := c.srv.cfg.AbortWait
-	c.awaitR2Ts(f, wait)
+	c.awaitR2Ts(f.affects, wait)
 
-	var others bool
+	var lost []*scsi.Nexus
 	switch f.fn {
 	case iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.TargetWarmReset, iscsi.TargetColdReset:
+		inScope := func(t *task) bool { return f.unit == nil || t.unit == f.unit }
 		for _, o := range c.srv.connections(c.node) {
-			if o != c {
-				others = o.abortAll(func(t *task) bool { return f.unit == nil || t.unit == f.unit }) || others
+			if o == c {
+				continue
+			}
+			if found, told := o.abortForOther(inScope, wait); found && !told {
+				lost = append(lost, o.sess.nexus)
 			}
 		}
 	}
 	c.abortAll(f.affects)
-	c.attention(f, others)
+	c.attention(f, lost)
 
 	units := []*unit{f.unit}
 	if f.unit == nil {
@@ -257,7 +261,7 @@ func (c *conn) abortTasks(f *function) {
 
 // awaitR2Ts waits until the affected tasks of this session have all data-out that they have asked for: the initiator goes
 // on to answer R2Ts after its request.
-func (c *conn) awaitR2Ts(f *function, wait time.Duration) {
+func (c *conn) awaitR2Ts(affected func(*task) bool, wait time.Duration) {
 	end := time.Now().Add(wait) // before the alarm goes off, or nobody would wake us after it
 	timer := c.alarm(wait)
 	defer timer.Stop()
@@ -266,7 +270,7 @@ func (c *conn) awaitR2Ts(f *function, wait time.Duration) {
 	for ; c.state == stateFull && time.Now().Before(end); c.changed.Wait() {
 		asked := false
 		for _, t := range c.tasks {
-			asked = asked || f.affects(t) && t.out.asked > 0
+			asked = asked || affected(t) && t.out.asked > 0
 		}
 		if !asked {
 			return
@@ -288,14 +292,17 @@ func (c *conn) abortAll(affected func(*task) bool) bool {
 	return found
 }
 
-// attention does a function's work on the SCSI side and tells the other initiators.
-func (c *conn) attention(f *function, others bool) {
+// attention does a function's work on the SCSI side and tells the other initiators. lost are the nexuses whose commands
+// have ended without a status.
+func (c *conn) attention(f *function, lost []*scsi.Nexus) {
 	nexus, dev := c.sess.nexus, c.node.Device
 	reset := func() {}
 	switch f.fn {
 	case iscsi.ClearTaskSet:
-		if lu := c.lu(f.lun); lu != nil && others {
-			lu.Attention(scsi.CodeCommandsCleared, nexus)
+		if lu := c.lu(f.lun); lu != nil {
+			for _, n := range lost {
+				lu.Tell(n, scsi.CodeCommandsCleared)
+			}
 		}
 	case iscsi.LogicalUnitReset:
 		if lu := c.lu(f.lun); lu != nil {
