@@ -125,8 +125,6 @@ func validKey(s string) bool {
 // encoding: binary values take two octets for one, behind a prefix.
 func valueLimit(key string) int {
 	switch key {
-	case "CHAP_C", "CHAP_R":
-		return 2 + 2*MaxBinaryLen
 	case "TargetAddress": // a domain name or address of up to 255 octets, port and tag
 		return MaxValueLen + len("[]:65535,65535")
 	}

@@ -23,6 +23,7 @@ import (
 type connectOptions struct {
 	initiatorName string
 	rnic          rdma.Options
+	chap          chapOptions
 	digests       bool
 	timeout       time.Duration
 	logLevel      string
@@ -30,6 +31,7 @@ type connectOptions struct {
 
 func (o *connectOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.initiatorName, "initiator-name", "", "this side's iSCSI `name` (default made from the host's name)")
+	o.chap.flags(f)
 	o.rnic.Flags(f)
 	f.BoolVar(&o.digests, "digests", false, "ask for iSCSI's header and data digests over TCP")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long connecting and logging in may take")
@@ -42,6 +44,7 @@ type fabric struct {
 	log    *slog.Logger
 	dev    rnic.Device
 	domain *iser.Domain
+	chap   iscsi.CHAPInitiatorConfig
 }
 
 func (o *connectOptions) open() (*fabric, error) {
@@ -55,11 +58,15 @@ func (o *connectOptions) open() (*fabric, error) {
 	if o.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %s: want a time above 0, for example 30s", o.timeout)
 	}
+	chap, err := o.chap.load()
+	if err != nil {
+		return nil, err
+	}
 	dev, err := o.rnic.Open(log)
 	if err != nil {
 		return nil, err
 	}
-	f := &fabric{opts: o, log: log, dev: dev}
+	f := &fabric{opts: o, log: log, dev: dev, chap: chap}
 	if f.domain, err = iser.NewDomain(f.dev, iser.DomainConfig{Log: log}); err != nil {
 		return nil, errors.Join(err, f.dev.Close())
 	}
@@ -77,7 +84,7 @@ func (f *fabric) dialer(transport string) iscsi.Dialer {
 }
 
 func (f *fabric) config(portal initiator.Portal) initiator.Config {
-	cfg := initiator.Config{Addr: portal.String(), InitiatorName: f.opts.initiatorName, Log: f.log}
+	cfg := initiator.Config{Addr: portal.String(), InitiatorName: f.opts.initiatorName, CHAP: f.chap, Log: f.log}
 	if f.opts.digests {
 		cfg.Settings.HeaderDigest, cfg.Settings.DataDigest = []string{"CRC32C"}, []string{"CRC32C"}
 	}

@@ -25,9 +25,14 @@ A disk is named by a URL:
   iser://HOST[:PORT]/TARGET/LUN      iSER over iWARP, in software on this side unless --rnic says otherwise
   iscsi://HOST[:PORT]/TARGET/LUN     plain iSCSI over TCP
 
-HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port is 3260 unless given.`,
+HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port is 3260 unless given.
+
+Where the target asks who you are, --chap-user names the user, and --chap-secret-file or --chap-ask gets the secret. It does
+not belong into the URL, where everybody could read it in the list of processes. With --mutual-secret-file the target has to
+prove that it knows a secret, too: another one than yours.`,
 		Example: `  iser discover 192.0.2.10
   iser ls iser://192.0.2.10/iqn.2026-11.com.example:store1
+  iser ls --chap-user alice --chap-secret-file ~/.iser-secret iser://192.0.2.10/iqn.2026-11.com.example:store1
   iser cp --verify vm.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0`,
 		Version: cli.Version(),
 		Args:    cli.Args(cobra.ArbitraryArgs),

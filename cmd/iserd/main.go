@@ -37,13 +37,17 @@ The first LUN has the number 0, the next one 1, and so on.
 With --rnic verbs the kernel's RDMA device carries iSER. It listens by itself, on --listen-rdma, an address and
 port apart from those of --listen, which then serve plain iSCSI alone.
 
-iserd listens on 127.0.0.1 unless told otherwise, because it does not authenticate anybody: whoever can
-connect can read and write the disks. It prints "ready: TARGET on ADDRESS" for each listener once it serves. SIGTERM or
+iserd listens on 127.0.0.1 unless told otherwise, because without the flags below whoever can connect can read and write the
+disks. --chap-file has initiators prove who they are (CHAP), --allow-initiator and --allow-network say whose names and addresses
+are let in; an initiator that is not let in does not see the target in discovery either. Data is not encrypted.
+
+It prints "ready: TARGET on ADDRESS" for each listener once it serves. SIGTERM or
 SIGINT ends it: it finishes what it has accepted, flushes, and exits with status 0. SIGHUP has it look at the sizes of its
 disks again, and tell initiators of what has grown.`,
 		Example: `  iserd --lun disk.img,size=1GiB
   iserd --lun disk.img --lun mem:64MiB --listen 192.0.2.10:3260 --target iqn.2026-11.com.example:store1
   iserd --lun disk.img --rnic verbs:siw0 --listen-rdma 192.0.2.10:3261
+  iserd --lun disk.img --listen 192.0.2.10:3260 --chap-file /etc/iserd/users --allow-network 192.0.2.0/24
   iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info`,
 		Version: cli.Version(),
 		Args:    cli.Args(cobra.NoArgs),
@@ -59,6 +63,7 @@ disks again, and tell initiators of what has grown.`,
 	f.StringVar(&o.alias, "alias", "", "the target's alias, for people")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
 	f.StringArrayVar(&o.listenRDMA, "listen-rdma", nil, "`address:port` where the RDMA device itself listens for iSER; repeat for more")
+	o.auth.flags(f)
 	o.fabric.Flags(f)
 	return cmd
 }

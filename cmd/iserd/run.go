@@ -39,6 +39,7 @@ const (
 type options struct {
 	luns       []string
 	fabric     rdma.Options
+	auth       authOptions
 	listen     []string
 	listenRDMA []string
 	advertise  string
@@ -71,6 +72,14 @@ func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
 		return err
 	}
 
+	access, discovery, err := o.auth.load()
+	if err != nil {
+		return err
+	}
+	if access == nil && !loopback(append(o.listen[:len(o.listen):len(o.listen)], o.listenRDMA...)) {
+		log.Warn("whoever can connect can read and write the disks: see --chap-file, --allow-initiator and --allow-network")
+	}
+
 	disks := &disks{log: log}
 	defer func() { err = errors.Join(err, disks.close()) }()
 	device := scsi.NewDevice(scsi.Port{
@@ -90,8 +99,10 @@ func (o *options) run(ctx context.Context, out, errs io.Writer) (err error) {
 	disks.rescanOnHangup(ctx)
 
 	server, err := target.New(target.Config{
-		Targets: []target.Target{{Name: name, Alias: o.alias, PortalGroup: portalGroup, Device: device}},
-		Log:     log,
+		Targets: []target.Target{{Name: name, Alias: o.alias, PortalGroup: portalGroup, Device: device, Access: access}},
+
+		Discovery: discovery,
+		Log:       log,
 	})
 	if err != nil {
 		return err

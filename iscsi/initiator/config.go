@@ -45,7 +45,10 @@ type Config struct {
 	// PortalGroup is the target portal group tag that discovery told; checked if CheckPortalGroup is set.
 	PortalGroup      uint16
 	CheckPortalGroup bool
-	// Auth makes the authentication methods for one login; nil means none. AllowNone lets the target do without.
+	// CHAP is what this side proves itself with, and what it has the target prove; the zero value: nothing. With it the target has to
+	// ask for authentication, unless AllowNone is set.
+	CHAP iscsi.CHAPInitiatorConfig
+	// Auth makes the authentication methods for one login, if CHAP is not set; nil means none. AllowNone lets the target do without.
 	Auth      func() []iscsi.Authenticator
 	AllowNone bool
 	// QueueDepth is how many commands may be on their way at once, if the target's window allows; 0 means DefaultQueueDepth.
@@ -82,6 +85,19 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if err := c.Settings.Check(); err != nil {
 		return c, err
+	}
+	if !c.CHAP.Credentials.IsZero() || !c.CHAP.Mutual.IsZero() {
+		if err := c.CHAP.Check(); err != nil {
+			return c, err
+		}
+		chap := c.CHAP
+		c.Auth = func() []iscsi.Authenticator {
+			a, err := iscsi.NewCHAPInitiator(chap)
+			if err != nil {
+				return nil // Check has looked
+			}
+			return []iscsi.Authenticator{a}
+		}
 	}
 	if c.ISID == ([6]byte{}) {
 		c.ISID = RandomISID()

@@ -89,7 +89,7 @@ func ParseURL(s string) (URL, error) {
 	}
 	if strings.Contains(host, "@") {
 		// Not echoed: it may hold a secret.
-		return URL{}, fmt.Errorf("%s URL: a user and a secret do not belong into a URL", scheme)
+		return URL{}, fmt.Errorf("%s URL: a user and a secret do not belong into a URL, which the list of processes shows to everybody; give them apart (iser: --chap-user and --chap-secret-file)", scheme)
 	}
 	portal, err := ParsePortal(host)
 	if err != nil {
