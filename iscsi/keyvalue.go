@@ -128,7 +128,7 @@ func valueLimit(key string) int {
 	case "TargetAddress": // a domain name or address of up to 255 octets, port and tag
 		return MaxValueLen + len("[]:65535,65535")
 	}
-	if isAuthKey(key) { // tokens of SRP and Kerberos
+	if isAuthKey(key) { // tokens of SRP and Kerberos; what CHAP takes of it is for CHAP to say
 		return 2 + 2*8192
 	}
 	return MaxValueLen
