@@ -176,6 +176,9 @@ type DatamoverInfo struct {
 	LocalAddr, RemoteAddr net.Addr
 	// RDMA tells that data moves by RDMA: keys of RFC 7145 apply, digests do not.
 	RDMA bool
+	// Handover tells that the login travels in a byte stream whose connection becomes an RDMA one behind it if
+	// RDMAExtensions=Yes is agreed (RFC 7145, section 5.1). The Datamover is a Switch.
+	Handover bool
 	// MaxPutData is the most octets that one PutData moves: over TCP the peer's MaxRecvDataSegmentLength.
 	MaxPutData int
 	// MaxSendSegment is the most octets of data segment that the peer is sure to take in a PDU other

@@ -20,6 +20,8 @@ type InitiatorLoginConfig struct {
 	Settings       Settings
 	// RDMA tells that the Datamover moves data by RDMA.
 	RDMA bool
+	// Handover tells that the Datamover will, if RDMAExtensions=Yes is agreed (DatamoverInfo.Handover).
+	Handover bool
 	// PortalGroup is the TargetPortalGroupTag that discovery told, to be checked if CheckPortalGroup.
 	PortalGroup      uint16
 	CheckPortalGroup bool
@@ -72,6 +74,9 @@ type InitiatorLogin struct {
 func NewInitiatorLogin(cfg InitiatorLoginConfig) *InitiatorLogin {
 	l := &InitiatorLogin{cfg: cfg, neg: NewNegotiator(RoleInitiator, cfg.Settings, cfg.RDMA), stage: StageOperational}
 	l.neg.SetDiscovery(cfg.Discovery)
+	if cfg.Handover {
+		l.neg.SetHandover()
+	}
 	l.neg.Join(cfg.Join)
 	if len(cfg.Auth) > 0 {
 		l.stage = StageSecurity

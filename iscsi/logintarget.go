@@ -32,6 +32,8 @@ type TargetLoginConfig struct {
 	Settings Settings
 	// RDMA tells that the Datamover moves data by RDMA.
 	RDMA bool
+	// Handover tells that the Datamover will, if RDMAExtensions=Yes is agreed (DatamoverInfo.Handover).
+	Handover bool
 	// Identify decides on an initiator: whether the target exists and the initiator may see it, and how it has to authenticate.
 	// It is called once, inside Step, and may not wait. A *LoginError becomes the login status, any other error
 	// status 0300.
@@ -101,7 +103,11 @@ func NewTargetLogin(cfg TargetLoginConfig) *TargetLogin {
 	if cfg.Window == 0 {
 		cfg.Window = 1
 	}
-	return &TargetLogin{cfg: cfg, statSN: cfg.StatSN, neg: NewNegotiator(RoleTarget, cfg.Settings, cfg.RDMA)}
+	l := &TargetLogin{cfg: cfg, statSN: cfg.StatSN, neg: NewNegotiator(RoleTarget, cfg.Settings, cfg.RDMA)}
+	if cfg.Handover {
+		l.neg.SetHandover()
+	}
+	return l
 }
 
 // Identity is who logs in; its names are empty until they are known.

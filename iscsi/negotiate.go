@@ -34,6 +34,8 @@ type Negotiator struct {
 	role      Role
 	set       Settings
 	link      bool // data moves by RDMA
+	handover  bool // data may come to move by RDMA: RDMAExtensions is open
+	later     bool // the first operational text has been received
 	discovery bool
 	join      *Params // the session that the connection is added to, nil if it begins one
 	keys      [len(keys)]keyState
@@ -77,7 +79,7 @@ func (k *Key) leads() bool {
 
 // own is this side's value for an answer to the peer, given what has been settled before.
 func (n *Negotiator) own(k *Key) string {
-	v := n.set.value(k.Name, n.role, n.link)
+	v := n.setting(k)
 	if n.join != nil && k.leads() {
 		return n.join.value(k.Name, v)
 	}
@@ -135,23 +137,31 @@ func (p *Params) inherit(s *Params) {
 	p.ErrorRecoveryLevel, p.TaskReporting, p.ISCSIProtocolLevel = s.ErrorRecoveryLevel, s.TaskReporting, s.ISCSIProtocolLevel
 }
 
-// rdma tells that RFC 7145's keys count in this session.
-func (n *Negotiator) rdma() bool { return n.link && !n.discovery }
+// rdma tells that RFC 7145's keys count in this session, as far as is known.
+func (n *Negotiator) rdma() bool {
+	switch {
+	case n.discovery:
+		return false
+	case n.handover && n.join != nil: // the session's, not to be exchanged again (RFC 7145, section 5.1)
+		return n.join.RDMAExtensions
+	}
+	return n.link || n.handover && n.outcome(KeyRDMAExtensions) == Yes
+}
 
 // Offer queues this side's declarations and offers: an initiator's are all that its Settings hold, a target's those that it cannot leave
 // to the initiator. A target calls it after the first Receive, so that it does not offer what it was just asked.
 func (n *Negotiator) Offer() {
 	for i := range keys {
 		k, st := &keys[i], &n.keys[i]
-		if st.offer != "" || st.asked || k.NotDiscovery && n.discovery || k.RDMA && !n.rdma() {
+		if st.offer != "" || st.asked || k.NotDiscovery && n.discovery || k.RDMA && !n.mayRDMA() {
 			continue
 		}
-		v := n.set.value(k.Name, n.role, n.link)
+		v := n.setting(k)
 		if v == "" {
 			continue
 		}
 		switch {
-		case n.role == RoleInitiator && (!k.Initiator || !n.set.offers(k, n.rdma())),
+		case n.role == RoleInitiator && (!k.Initiator || !n.initiatorOffers(k)),
 			n.role == RoleTarget && !n.targetOffers(k, st, v),
 			n.join != nil && k.leads():
 			continue
@@ -204,6 +214,7 @@ func (n *Negotiator) Receive(t Text) error {
 			}
 		}
 	}
+	n.later = n.later || slices.ContainsFunc(n.answers, func(a answer) bool { return a.key >= 0 && !keys[a.key].AnyStage })
 	for _, a := range n.answers {
 		switch {
 		case a.key < 0 && a.kv.Value != NotUnderstood:
@@ -235,9 +246,15 @@ func (n *Negotiator) receive(a *answer) error {
 	switch {
 	case special(v):
 		if k.Func == Declare && st.offer != "" { // the peer does not know what was declared to it
+			n.unheard(k, st)
 			return nil
 		}
 		return fmt.Errorf("%w: %s=%s offered", ErrNegotiation, k.Name, v)
+	case !mayPeer && k.Name == KeyISERHello && st.offer != "" && k.Valid(v):
+		if v == No {
+			n.unheard(k, st)
+		}
+		return nil
 	case !mayPeer:
 		return fmt.Errorf("%w: %s is not the peer's to send", ErrNegotiation, k.Name)
 	case k.Use == FullFeatureOnly:
@@ -282,7 +299,7 @@ func (n *Negotiator) answered(k *Key, st *keyState, v string) error {
 	st.waiting = false
 	switch {
 	case special(v):
-		if k.Name == KeyRDMAExtensions {
+		if k.Name == KeyRDMAExtensions && n.link {
 			return fmt.Errorf("%w: the peer answers %s=%s on an RDMA connection", ErrNegotiation, k.Name, v)
 		}
 		return nil // the default stands
@@ -358,8 +375,11 @@ func (n *Negotiator) Apply(p *Params) error {
 	if k := n.Waiting(); k != "" {
 		return fmt.Errorf("%w: no answer to %s", ErrNegotiation, k)
 	}
-	if n.rdma() && n.outcome(KeyRDMAExtensions) != Yes {
+	if n.link && n.rdma() && n.outcome(KeyRDMAExtensions) != Yes {
 		return fmt.Errorf("%w: %s=Yes was not agreed on an RDMA connection", ErrNegotiation, KeyRDMAExtensions)
+	}
+	if n.handover && n.set.RequireRDMA && !n.discovery && !n.rdma() {
+		return fmt.Errorf("%w: %w", ErrNegotiation, ErrNoRDMA)
 	}
 	number := func(name string) int { v, _ := ParseNumber(n.outcome(name)); return int(v) }
 	p.Discovery = n.discovery
@@ -379,12 +399,18 @@ func (n *Negotiator) Apply(p *Params) error {
 	p.ISCSIProtocolLevel = number(KeyProtocolLevel)
 	p.TaskReporting = n.outcome(KeyTaskReporting)
 	p.RDMAExtensions = n.rdma()
+	if n.handover && n.rdma() { // whatever was said of them (RFC 7145, section 6.1)
+		p.HeaderDigest, p.DataDigest = false, false
+	}
 	if n.role == RoleInitiator || n.noUnsolicited() {
 		// Answers may leave the two at odds. An initiator is always right to send less; a target keeps to what
 		// the initiator may believe, unless there is no unsolicited data at all.
 		p.FirstBurstLength = min(p.FirstBurstLength, p.MaxBurstLength)
 	}
 	for _, name := range [...]string{KeyHeaderDigest, KeyDataDigest} {
+		if n.handover && n.rdma() {
+			break
+		}
 		own := n.set.value(name, n.role, n.link)
 		if _, ok := keys[keyIndex[name]].Combine(n.outcome(name), own); !ok {
 			return fmt.Errorf("%w: %s=%s, this side wants %s", ErrNegotiation, name, n.outcome(name), own)
@@ -435,6 +461,7 @@ func (n *Negotiator) applySegments(p *Params, number func(string) int) {
 	}
 	p.TaggedBufferForSolicitedDataOnly = flag(KeySolicitedOnly)
 	p.ISERHelloRequired = flag(KeyISERHello)
+	n.joinSession(p)
 }
 
 // AnswerText answers the operational keys of a Text Request in full feature phase, where only keys of use ALL may be

@@ -52,6 +52,9 @@ type Settings struct {
 	// TaggedBufferForSolicitedDataOnly and ISERHelloRequired are an initiator's declarations (RFC 7145, sections 6.9 and 6.10).
 	TaggedBufferForSolicitedDataOnly bool
 	ISERHelloRequired                bool
+	// RequireRDMA ends the login, with ErrNoRDMA, of a Normal session that would go on as plain iSCSI on a connection that could have
+	// become an RDMA one (DatamoverInfo.Handover).
+	RequireRDMA bool
 }
 
 // Check tells what in s cannot be said on the wire: a length out of its key's range, or a digest that nobody knows.

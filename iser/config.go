@@ -49,6 +49,7 @@ const (
 	DefaultSendDepth         = 128
 	DefaultRecvDepth         = 256
 	DefaultDisconnectTimeout = 5 * time.Second
+	DefaultHelloTimeout      = 10 * time.Second
 )
 
 // Config is one connection's configuration. Zero values mean the defaults.
@@ -85,6 +86,8 @@ type Config struct {
 	RecvDepth int
 	// DisconnectTimeout bounds how long a graceful end may take until it is forced; default 5 s.
 	DisconnectTimeout time.Duration
+	// HelloTimeout bounds the wait for the peer's Hello or HelloReply where iSERHelloRequired=Yes was agreed; default 10 s.
+	HelloTimeout time.Duration
 	// Log is the connection's; the domain's if nil.
 	Log *slog.Logger
 }
@@ -105,6 +108,9 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.RecvDepth, DefaultRecvDepth)
 	if c.DisconnectTimeout == 0 {
 		c.DisconnectTimeout = DefaultDisconnectTimeout
+	}
+	if c.HelloTimeout <= 0 {
+		c.HelloTimeout = DefaultHelloTimeout
 	}
 	if c.Log == nil {
 		c.Log = c.Domain.log

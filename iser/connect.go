@@ -82,11 +82,7 @@ func connect(ctx context.Context, c rnic.Connector, cfg Config, own bool) (*Data
 		return nil, errors.Join(err, c.Close())
 	}
 	mine := d.private()
-	ird := d.cfg.IRD
-	if m := d.dom.attr.MaxIRD; m > 0 {
-		ird = min(ird, m)
-	}
-	ci, err := c.Connect(ctx, rnic.ConnParams{PrivateData: mine.Append(nil), IRD: ird, ORD: 1})
+	ci, err := c.Connect(ctx, rnic.ConnParams{PrivateData: mine.Append(nil), IRD: d.serves(), ORD: 1})
 	if err != nil {
 		d.abort(err)
 		var refused *rnic.RejectedError
@@ -111,19 +107,7 @@ func Accept(ctx context.Context, req rnic.Request, cfg Config) (*Datamover, erro
 	if err != nil {
 		return nil, errors.Join(err, req.Reject(nil))
 	}
-	ird, ord := 1, d.cfg.ORD
-	if m := d.dom.attr.MaxIRD; m > 0 {
-		ird = min(ird, m)
-	}
-	if m := d.dom.attr.MaxORD; m > 0 {
-		ord = min(ord, m)
-	}
-	switch {
-	case info.NoDepths:
-		ord = min(ord, 1) // what an initiator that expects R2Ts serves at least (RFC 7145, section 5.1.1)
-	case info.PeerIRD != unnegotiated:
-		ord = min(ord, info.PeerIRD)
-	}
+	ird, ord := d.depths(info)
 	if ord == 0 && !d.cfg.AllowNoReads {
 		d.abort(ErrNoReads)
 		return nil, errors.Join(fmt.Errorf("iser: %v: %w", info.RemoteAddr, ErrNoReads), req.Reject(d.private().Append(nil)))
@@ -165,26 +149,30 @@ func newDatamover(cfg Config, target bool) (*Datamover, error) {
 
 // makeQP makes the queues and provides the receives of the login phase. On failure the connection is gone.
 func (d *Datamover) makeQP(create func(rnic.QPConfig) (rnic.QP, error)) error {
-	err := func() error {
-		var err error
-		if d.cq, err = d.dom.dev.CreateCQ(rnic.CQConfig{Depth: d.cfg.SendDepth + d.cfg.RecvDepth, Handler: d.complete}); err != nil {
-			return fmt.Errorf("iser: completion queue: %w", err)
-		}
-		d.qp, err = create(rnic.QPConfig{
-			PD: d.dom.pd, SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.dom.receives.srq,
-			SendDepth: d.cfg.SendDepth, RecvDepth: d.cfg.RecvDepth, OnEvent: d.event,
-		})
-		if err != nil {
-			return fmt.Errorf("iser: queue pair: %w", err)
-		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.provision()
-	}()
+	err := d.openQP(create)
 	if err != nil {
 		d.abort(err)
 	}
 	return err
+}
+
+// openQP is makeQP that leaves the connection to its caller.
+func (d *Datamover) openQP(create func(rnic.QPConfig) (rnic.QP, error)) error {
+	var err error
+	if d.cq, err = d.dom.dev.CreateCQ(rnic.CQConfig{Depth: d.cfg.SendDepth + d.cfg.RecvDepth, Handler: d.complete}); err != nil {
+		return fmt.Errorf("iser: completion queue: %w", err)
+	}
+	qp, err := create(rnic.QPConfig{
+		PD: d.dom.pd, SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.dom.receives.srq,
+		SendDepth: d.cfg.SendDepth, RecvDepth: d.cfg.RecvDepth, OnEvent: d.event,
+	})
+	if err != nil {
+		return fmt.Errorf("iser: queue pair: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.qp = qp
+	return d.provision()
 }
 
 // abort takes down a connection that was never handed out.
@@ -197,6 +185,10 @@ func (d *Datamover) abort(cause error) {
 		<-d.done
 		return
 	}
+	d.start.cancel()
+	d.mu.Lock()
+	d.giveBackReceives()
+	d.mu.Unlock()
 	if d.cq != nil {
 		if err := d.cq.Close(); err != nil {
 			d.log.Warn("iser: closing the completion queue", "error", err)

@@ -51,6 +51,7 @@ type Datamover struct {
 	quiet        bool  // ConnectionTerminate was called: nobody waits for upcalls
 	disconnected bool  // QP.Disconnect was called
 	forced       *time.Timer
+	start        *startup // of a connection that began as a byte stream; else nil
 
 	peer      Private
 	peerCM    bool // the peer sent the CM header
@@ -68,6 +69,8 @@ type Datamover struct {
 	received   bool // a message has come
 	fullFirst  bool // the next message is the first of full feature phase
 	helloWait  bool // the initiator waits for the HelloReply
+	helloHold  bool // nothing leaves before this side's Hello or HelloReply
+	helloTimer *time.Timer
 
 	queues
 	tasks    map[uint32]*task   // initiator: by ITT
@@ -94,14 +97,13 @@ var (
 
 // Moved implements iscsi.Meter. An RNIC in hardware does not tell what the peer reads and writes.
 func (d *Datamover) Moved() (received, sent uint64) {
-	st := d.qp.Stats()
+	_, st := d.link()
 	return st.OctetsReceived + st.FPDUsReceived, st.OctetsSent
 }
 
 // Info implements iscsi.Datamover.
 func (d *Datamover) Info() iscsi.DatamoverInfo {
-	ci := d.qp.Info()
-	st := d.qp.Stats()
+	ci, st := d.link()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	info := iscsi.DatamoverInfo{
@@ -239,7 +241,7 @@ func (d *Datamover) provision() error {
 	}
 	d.reserved = n
 	d.limit = n + d.window + d.unsolicitedPDUs()
-	if d.dom.receives.srq != nil {
+	if d.dom.receives.srq != nil || d.qp == nil {
 		return nil
 	}
 	// A queue of the connection's own keeps the receives posted for good, unsolicited data included.
@@ -318,9 +320,9 @@ func (d *Datamover) EnableDatamover(final *iscsi.PDU) error {
 		}
 	}
 	d.phase = phaseFull
-	d.fullFirst = true
-	if !d.target && d.params.ISERHelloRequired {
-		d.helloWait = true
+	d.expectHello()
+	d.watchHello()
+	if d.helloWait {
 		return d.sendHello(AppendHello(nil, d.qp.Info().IRD))
 	}
 	return nil

@@ -29,6 +29,10 @@ func (d *Datamover) drain(cause error) {
 	if d.phase >= phaseDraining {
 		return
 	}
+	if d.qp == nil { // nothing has left yet, and nothing can
+		d.shutdown(cause)
+		return
+	}
 	d.phase, d.cause, d.hold = phaseDraining, cause, false
 	d.forced = time.AfterFunc(d.cfg.DisconnectTimeout, func() { d.fail(errForced) })
 	d.pump()
@@ -43,7 +47,7 @@ func (d *Datamover) fail(err error) {
 
 func (d *Datamover) failLocked(err error) {
 	if d.phase != phaseDown {
-		d.log.Debug("iser: connection failed", "remote", d.qp.Info().RemoteAddr, "error", err)
+		d.log.Debug("iser: connection failed", "remote", d.remoteAddr(), "error", err)
 	}
 	d.shutdown(err)
 }
@@ -79,17 +83,23 @@ func (d *Datamover) shutdown(cause error) {
 	if d.cause == nil {
 		d.cause = cause
 	}
+	d.start.cancel()
 	go d.teardown()
 }
 
 // teardown gives everything back and tells the iSCSI layer. When it begins, no call changes the
 // connection any more; when the queue pair is closed, no callback does.
 func (d *Datamover) teardown() {
-	if err := d.qp.Close(); err != nil {
-		d.log.Warn("iser: closing the queue pair", "error", err)
+	d.start.wait()
+	if d.qp != nil {
+		if err := d.qp.Close(); err != nil {
+			d.log.Warn("iser: closing the queue pair", "error", err)
+		}
 	}
-	if err := d.cq.Close(); err != nil {
-		d.log.Warn("iser: closing the completion queue", "error", err)
+	if d.cq != nil {
+		if err := d.cq.Close(); err != nil {
+			d.log.Warn("iser: closing the completion queue", "error", err)
+		}
 	}
 	d.up.Lock()
 	if d.n != nil && !d.isQuiet() {
@@ -101,8 +111,10 @@ func (d *Datamover) teardown() {
 	d.early = nil
 
 	d.mu.Lock()
-	if d.forced != nil {
-		d.forced.Stop()
+	for _, t := range [...]*time.Timer{d.forced, d.helloTimer} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	cause := d.cause
 	left := [...]opList{d.posted, d.waiting, d.reads}
@@ -131,10 +143,7 @@ func (d *Datamover) teardown() {
 	}
 	d.nWindows -= len(d.windows)
 	d.windows = nil
-	if err := d.dom.receives.reserve(d.reserved, 0); err != nil {
-		d.log.Error("iser: giving receives back", "error", err)
-	}
-	d.reserved = 0
+	d.giveBackReceives()
 	d.mu.Unlock()
 	if d.n != nil && !d.isQuiet() {
 		if cause != nil {
@@ -148,6 +157,15 @@ func (d *Datamover) teardown() {
 		d.dom.closeLater()
 	}
 	close(d.done)
+	d.start.settle()
+}
+
+// giveBackReceives ends the connection's claim to receives; d.mu is held.
+func (d *Datamover) giveBackReceives() {
+	if err := d.dom.receives.reserve(d.reserved, 0); err != nil {
+		d.log.Error("iser: giving receives back", "error", err)
+	}
+	d.reserved = 0
 }
 
 // isQuiet says whether ConnectionTerminate was called.

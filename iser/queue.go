@@ -64,6 +64,14 @@ func (l *opList) push(o *op) {
 	l.tail = o
 }
 
+func (l *opList) pushFront(o *op) {
+	o.next = l.head
+	l.head = o
+	if l.tail == nil {
+		l.tail = o
+	}
+}
+
 func (l *opList) pop() *op {
 	o := l.head
 	if o == nil {
@@ -138,7 +146,7 @@ func (d *Datamover) enqueue(o *op, more bool) {
 
 // pump posts as much as the send queue and the peer's read depth take, in one chain; d.mu is held.
 func (d *Datamover) pump() {
-	if d.phase == phaseDown {
+	if d.phase == phaseDown || d.qp == nil || d.helloHold {
 		return
 	}
 	var first, last *op

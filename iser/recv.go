@@ -191,6 +191,9 @@ func (d *Datamover) receiveHello(msg []byte, first, fullFirst bool) error {
 		}
 		reject := !h.Speaks(Version) || h.IRD() > 0 && d.ord == 0
 		d.ord = min(d.ord, h.IRD())
+		if d.helloTimer != nil {
+			d.helloTimer.Stop()
+		}
 		if err := d.sendHello(AppendHelloReply(nil, d.ord, reject)); err != nil {
 			return err
 		}
@@ -210,6 +213,8 @@ func (d *Datamover) receiveHello(msg []byte, first, fullFirst bool) error {
 		if h.Version() != Version {
 			return d.headerError(msg, fmt.Sprintf("HelloReply chooses version %d", h.Version()))
 		}
+		d.helloTimer.Stop()
+		d.start.settle()
 		return nil
 	case op == OpHello || op == OpHelloReply:
 		return d.headerError(msg, fmt.Sprintf("%v where none is due", op))

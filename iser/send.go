@@ -137,7 +137,7 @@ func (d *Datamover) dropMessage(o *op) {
 	d.putOp(o)
 }
 
-// sendHello sends a Hello or HelloReply; d.mu is held.
+// sendHello sends a Hello or HelloReply, before whatever waits to be sent; d.mu is held.
 func (d *Datamover) sendHello(msg []byte) error {
 	o, room, err := d.newMessage(len(msg))
 	if err != nil {
@@ -145,6 +145,8 @@ func (d *Datamover) sendHello(msg []byte) error {
 	}
 	copy(room, msg)
 	o.wr.Op = rnic.OpSend
-	d.enqueue(o, false)
+	d.waiting.pushFront(o)
+	d.hold, d.helloHold = false, false
+	d.pump()
 	return nil
 }

@@ -50,7 +50,7 @@ func loginAt(ctx context.Context, d iscsi.Dialer, cfg Config, discovery bool) (*
 	s := newSession(dm, cfg)
 	c := iscsi.InitiatorLoginConfig{
 		InitiatorName: cfg.InitiatorName, InitiatorAlias: cfg.InitiatorAlias, TargetName: cfg.TargetName, Discovery: discovery,
-		ISID: cfg.ISID, CmdSN: 1, Settings: cfg.Settings, RDMA: s.info.RDMA,
+		ISID: cfg.ISID, CmdSN: 1, Settings: cfg.Settings, RDMA: s.info.RDMA, Handover: s.info.Handover,
 		PortalGroup: cfg.PortalGroup, CheckPortalGroup: cfg.CheckPortalGroup, AllowNone: cfg.AllowNone,
 	}
 	if cfg.Auth != nil {
@@ -65,7 +65,10 @@ func loginAt(ctx context.Context, d iscsi.Dialer, cfg Config, discovery bool) (*
 
 	select {
 	case <-s.up:
-		return s, nil
+		if s.awaitHandover(ctx); s.Err() == nil {
+			return s, nil
+		}
+		<-s.done
 	case <-s.done:
 	case <-ctx.Done():
 		s.fail(context.Cause(ctx))
@@ -110,7 +113,7 @@ func (s *Session) loginSend(step iscsi.InitiatorStep) {
 // recvSegment is the longest data segment that the target may send in full feature phase.
 func (s *Session) recvSegment() int {
 	n, def := s.cfg.Settings.MaxRecvDataSegment, iscsi.DefaultMaxRecvDataSegment
-	if s.info.RDMA {
+	if s.info.RDMA || s.info.Handover {
 		n, def = s.cfg.Settings.InitiatorRecvDataSegment, iscsi.DefaultRDMARecvDataSegment
 	}
 	if n == 0 {
@@ -130,15 +133,16 @@ func (s *Session) loginStep(p *iscsi.PDU) {
 		s.loginSend(step)
 	default:
 		s.params = step.Params
-		s.maxData = step.Params.MaxSendDataSegment
-		if limit := s.info.MaxSendSegment; limit > 0 {
-			s.maxData = min(s.maxData, limit)
-		}
 		s.expCmdSN, s.maxCmdSN, s.expStatSN = step.ExpCmdSN, step.MaxCmdSN, step.ExpStatSN
 		s.dm.NoticeKeyValues(step.Params)
 		if err := s.dm.EnableDatamover(nil); err != nil {
 			s.failLocked(err)
 			return
+		}
+		s.changeOver()
+		s.maxData = step.Params.MaxSendDataSegment
+		if limit := s.info.MaxSendSegment; limit > 0 {
+			s.maxData = min(s.maxData, limit)
 		}
 		s.state, s.login = sessionUp, nil
 		s.watch()

@@ -25,7 +25,8 @@ type Session struct {
 	state     sessionState
 	cause     error // why it ends
 	login     *iscsi.InitiatorLogin
-	allocated bool // connection resources
+	allocated bool         // connection resources
+	handover  iscsi.Switch // between changeOver and awaitHandover
 	params    *iscsi.Params
 	maxData   int // octets of data segment that the target takes
 

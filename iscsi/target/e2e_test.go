@@ -94,7 +94,7 @@ func overISER(t *testing.T, s *Server) portal {
 
 // transports runs f over both Datamovers. The server is shut down before its portal.
 func transports(t *testing.T, f func(t *testing.T, s *Server, p portal, m *store.Memory)) {
-	for name, serve := range map[string]func(*testing.T, *Server) portal{"tcp": overTCP, "iser": overISER} {
+	for name, serve := range map[string]func(*testing.T, *Server) portal{"tcp": overTCP, "iser": overISER, "handover": overHandover} {
 		t.Run(name, func(t *testing.T) {
 			m := memory(t, 64<<20)
 			s := newServer(t, func(c *Config) { c.LogoutWait = 10 * time.Millisecond }, m, blocking(m))

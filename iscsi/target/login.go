@@ -28,23 +28,24 @@ type loginState struct {
 func (c *conn) beginLogin() {
 	info := c.dm.Info()
 	l := c.srv.cfg.Limits
-	segment := l.RecvDataSegment
+	segment, rdmaSegment := l.RecvDataSegment, l.RecvDataSegment
 	if segment == 0 {
-		segment = 64 << 10
-		if info.RDMA {
-			segment = 8 << 10
-		}
+		segment, rdmaSegment = 64<<10, 8<<10
+	}
+	if info.RDMA { // a Discovery session too, whose keys are those of TCP
+		segment = rdmaSegment
 	}
 	c.login.machine = iscsi.NewTargetLogin(iscsi.TargetLoginConfig{
 		Settings: iscsi.Settings{
 			UnsolicitedData:       true,
 			MaxRecvDataSegment:    segment,
-			TargetRecvDataSegment: segment,
+			TargetRecvDataSegment: rdmaSegment,
 			MaxBurstLength:        l.MaxBurst,
 			FirstBurstLength:      l.FirstBurst,
 			MaxOutstandingR2T:     l.OutstandingR2T,
 		},
 		RDMA:     info.RDMA,
+		Handover: info.Handover,
 		Identify: c.identify,
 		Window:   l.Window,
 	})
@@ -146,6 +147,7 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 		err = c.admit(ss)
 	}
 	if err == nil {
+		c.dm.NoticeKeyValues(params) // before what they are the measure of is allocated (RFC 7145, section 5.1.2)
 		err = c.dm.AllocateConnectionResources(iscsi.ConnectionResources{
 			Target: true, Window: c.srv.cfg.Limits.Window, RecvDataSegment: params.MaxRecvDataSegment,
 			MaxAHS: maxAHS, Discovery: params.Discovery,
@@ -174,10 +176,11 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 	c.window()
 	c.statSN = m.StatSN()
 	c.ackedStatSN = c.statSN - 1
-	c.dm.NoticeKeyValues(params)
 	c.state = stateFull
 	if err := c.dm.EnableDatamover(step.Response); err != nil {
 		c.lose(err)
+	} else if sw, ok := c.dm.(iscsi.Switch); ok {
+		c.dm = sw.Successor()
 	}
 	c.notePeer()
 	c.log.Info("session opened", "tsih", ss.tsih, "initiator", params.InitiatorName, "target", params.TargetName,
