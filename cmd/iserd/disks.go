@@ -76,6 +76,7 @@ func (d *disks) rescan() {
 func (d *disks) close() error {
 	var errs []error
 	for i, st := range d.stores {
+		d.lus[i].Close()
 		if !st.Info().ReadOnly {
 			if err := d.lus[i].Sync(); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", st.Info().Name, err))

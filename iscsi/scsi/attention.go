@@ -84,6 +84,7 @@ func (n *Nexus) leave(l *LU) {
 
 func (l *LU) detach(n *Nexus) {
 	l.reservation.CompareAndSwap(n, nil)
+	l.copies.forget(n)
 	l.mu.Lock()
 	if a := l.attentions[n]; a != nil {
 		n.pending.Add(-int32(a.n))

@@ -75,9 +75,37 @@ const (
 	CodeInsufficientResources     Code = 0x5503
 	CodeSetTargetPortGroupsFailed Code = 0x670a
 	CodeInsufficientRegistration  Code = 0x5504
+	CodeSanitizeInProgress        Code = 0x041b
+	CodeUnreachableCopyTarget     Code = 0x0804
+	CodeThirdPartyFailure         Code = 0x0d01
+	CodeCopyTargetNotReachable    Code = 0x0d02
+	CodeCopyTargetWrongType       Code = 0x0d03
+	CodeDefectListNotFound        Code = 0x1c00
+	CodeTooManyTargetDescriptors  Code = 0x2606
+	CodeTargetDescriptorType      Code = 0x2607
+	CodeTooManySegments           Code = 0x2608
+	CodeSegmentDescriptorType     Code = 0x2609
+	CodeInexactSegment            Code = 0x260a
+	CodeInlineDataLength          Code = 0x260b
+	CodeSoftwareWriteProtected    Code = 0x2702
+	CodeSanitizeFailed            Code = 0x3103
 )
 
 var codeNames = map[Code]string{
+	CodeSanitizeInProgress:        "not ready, sanitize in progress",
+	CodeUnreachableCopyTarget:     "unreachable copy target",
+	CodeThirdPartyFailure:         "third party device failure",
+	CodeCopyTargetNotReachable:    "copy target device not reachable",
+	CodeCopyTargetWrongType:       "incorrect copy target device type",
+	CodeDefectListNotFound:        "defect list not found",
+	CodeTooManyTargetDescriptors:  "too many target descriptors",
+	CodeTargetDescriptorType:      "unsupported target descriptor type code",
+	CodeTooManySegments:           "too many segment descriptors",
+	CodeSegmentDescriptorType:     "unsupported segment descriptor type code",
+	CodeInexactSegment:            "unexpected inexact segment",
+	CodeInlineDataLength:          "inline data length exceeded",
+	CodeSoftwareWriteProtected:    "logical unit software write protected",
+	CodeSanitizeFailed:            "sanitize command failed",
 	CodeNone:                      "no additional sense information",
 	CodeNotReadyCauseUnknown:      "not ready, cause not reportable",
 	CodeBecomingReady:             "becoming ready",

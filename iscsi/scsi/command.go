@@ -1,6 +1,10 @@
 package scsi
 
-import "encoding/binary"
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+)
 
 // Operation codes (SPC-4, SBC-3).
 const (
@@ -265,6 +269,11 @@ var byOpcode [256][]*command
 
 func init() {
 	commands = append(commands, reservationCommands...)
+	commands = append(commands, blockCommands...)
+	commands = append(commands, copyCommands...)
+	slices.SortStableFunc(commands, func(a, b command) int {
+		return cmp.Or(cmp.Compare(a.op, b.op), cmp.Compare(a.action, b.action))
+	})
 	for i := range commands {
 		c := &commands[i]
 		c.rule = ruleOf(c.op, c.action)

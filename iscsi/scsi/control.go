@@ -22,6 +22,11 @@ func (t *task) requestSense() {
 			s = Sense{Key: KeyUnitAttention, Code: code}
 		}
 	}
+	if t.lu != nil && s.Key == KeyNoSense {
+		if z := t.lu.sanitizing.Load(); z != nil {
+			s = *z.condition()
+		}
+	}
 	data := t.reply[:0]
 	if t.cdb[1]&0x01 != 0 { // DESC
 		data = s.AppendDescriptor(data)
@@ -144,7 +149,7 @@ func (t *task) reportOpcodes() {
 		}
 		data = append(data, c.op, 0, 0, c.action, 0, bits, 0, byte(len(c.usage)))
 		if timeouts {
-			data = appendTimeouts(data)
+			data = appendTimeouts(data, c)
 		}
 	}
 	binary.BigEndian.PutUint32(data, uint32(len(data)-4))
@@ -182,13 +187,33 @@ func (t *task) reportOpcode(options byte, timeouts bool, allocation int64) {
 	if c != nil {
 		data = append(data, c.usage...)
 		if timeouts {
-			data = appendTimeouts(data)
+			data = appendTimeouts(data, c)
 		}
 	}
 	t.answer(data, allocation)
 }
 
-// appendTimeouts appends a command timeouts descriptor without timeouts: 12 octets.
-func appendTimeouts(p []byte) []byte {
-	return append(p, 0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+// Recommended timeouts of REPORT SUPPORTED OPERATION CODES, in seconds: what an initiator should wait
+// for before it takes a command for lost. The store decides how long it takes in fact.
+const (
+	timeoutMemory = 10  // answered from memory
+	timeoutMedium = 60  // a transfer of bounded length
+	timeoutLong   = 600 // changes as many blocks as it is asked to
+)
+
+// appendTimeouts appends a command timeouts descriptor of 12 octets (SPC-4, section 6.35.4): no nominal processing time,
+// and the recommended timeout. SANITIZE has none: it takes as long as the medium is large.
+func appendTimeouts(p []byte, c *command) []byte {
+	recommended := uint32(timeoutMemory)
+	switch {
+	case c.op == OpSanitize:
+		recommended = 0
+	case c.op == OpWriteSame10, c.op == OpWriteSame16, c.op == OpUnmap, c.op == OpExtendedCopy,
+		c.op == OpSynchronizeCache10, c.op == OpSynchronizeCache16, c.op == OpStartStopUnit:
+		recommended = timeoutLong
+	case c.flags&medium != 0:
+		recommended = timeoutMedium
+	}
+	p = append(p, 0, 0x0a, 0, 0, 0, 0, 0, 0)
+	return binary.BigEndian.AppendUint32(p, recommended)
 }

@@ -41,7 +41,7 @@ type limits struct {
 	compareAndWrite  uint8
 	unmap            uint32
 	unmapGranularity uint32
-	writeSame        uint32
+	atomic           uint32 // WRITE ATOMIC; 0 if it is not offered
 }
 
 func newLimits(c *LUConfig, info store.Info, thin bool) limits {
@@ -51,9 +51,7 @@ func newLimits(c *LUConfig, info store.Info, thin bool) limits {
 		optimal:  uint32(min(1<<20, int64(c.MaxTransfer)) / bs),
 		// Both halves of the data have to fit into one buffer.
 		compareAndWrite: uint8(min(scratchSize/2/bs, 255)),
-		// As much as a WRITE: one command shall not hold the store for minutes, and an initiator
-		// can fall back to a WRITE of the same length.
-		writeSame: uint32(int64(c.MaxTransfer) / bs),
+		atomic:          uint32(min(int64(info.AtomicWrite)/bs, maxAtomicBlocks, int64(c.MaxTransfer)/bs)),
 	}
 	align := max(int64(info.Align), bs<<c.PhysicalExponent)
 	lim.granularity = uint16(min(align/bs, math.MaxUint16))

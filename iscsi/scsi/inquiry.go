@@ -7,6 +7,7 @@ const (
 	PageSupported      = 0x00
 	PageSerial         = 0x80
 	PageIdentification = 0x83
+	PageThirdPartyCopy = 0x8f
 	PageBlockLimits    = 0xb0
 	PageCharacteristic = 0xb1
 	PageProvisioning   = 0xb2
@@ -20,6 +21,7 @@ var vpdPages = []struct {
 	{PageSupported, nil},
 	{PageSerial, (*task).vpdSerial},
 	{PageIdentification, (*task).vpdIdentification},
+	{PageThirdPartyCopy, (*task).vpdThirdPartyCopy},
 	{PageBlockLimits, (*task).vpdBlockLimits},
 	{PageCharacteristic, (*task).vpdCharacteristics},
 	{PageProvisioning, (*task).vpdProvisioning},
@@ -97,6 +99,9 @@ func standardInquiry(p []byte, device byte, id *identity, port Port) []byte {
 	p[2] = 0x06 // SPC-4
 	p[3] = 0x12 // HISUP, response data format 2
 	p[4] = size - 5
+	if device == 0 {
+		p[5] = 0x08 // 3PC: third-party copy
+	}
 	p[7] = 0x02 // CMDQUE
 	padded(p[8:16], id.vendor)
 	padded(p[16:32], id.product)
@@ -182,7 +187,6 @@ func (t *task) vpdBlockLimits(p []byte) []byte {
 	lim := &t.lu.limits
 	body := [60]byte{}
 	at := func(octet int) []byte { return body[octet-4:] } // offsets as the standard counts them
-	at(4)[0] = 0x01                                        // WSNZ
 	at(5)[0] = lim.compareAndWrite
 	binary.BigEndian.PutUint16(at(6), lim.granularity)
 	binary.BigEndian.PutUint32(at(8), lim.transfer)
@@ -193,7 +197,12 @@ func (t *task) vpdBlockLimits(p []byte) []byte {
 		binary.BigEndian.PutUint32(at(28), lim.unmapGranularity)
 		binary.BigEndian.PutUint32(at(32), 0x80000000) // UGAVALID: granules begin at block 0
 	}
-	binary.BigEndian.PutUint64(at(36), uint64(lim.writeSame))
+	// WSNZ and MAXIMUM WRITE SAME LENGTH are 0: a WRITE SAME may reach to the end, and ends early
+	// when it is aborted.
+	if lim.atomic > 0 {
+		// Without alignment, granularity and boundaries: a range lock knows none.
+		binary.BigEndian.PutUint32(at(44), lim.atomic)
+	}
 	return append(p, body[:]...)
 }
 
@@ -201,6 +210,9 @@ func (t *task) vpdCharacteristics(p []byte) []byte {
 	body := [60]byte{}
 	if !t.lu.cfg.Rotational {
 		body[1] = 0x01 // non-rotating medium; 0 is "not reported"
+	}
+	if t.lu.Thin() {
+		body[3] = 0x40 // WABEREQ 01b: blocks can be read after SANITIZE BLOCK ERASE
 	}
 	return append(p, body[:]...)
 }

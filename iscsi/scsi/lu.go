@@ -84,6 +84,11 @@ type LU struct {
 	wce     atomic.Bool   // write cache enabled
 	dsense  atomic.Bool   // descriptor format sense (control mode page)
 	tas     atomic.Bool   // task aborted status (control mode page)
+	swp     atomic.Bool   // software write protect (control mode page)
+
+	sanitizing    atomic.Pointer[sanitize] // one that runs or has failed
+	sanitizeState sanitizeState
+	copies        copyLog // what RECEIVE COPY RESULTS tells
 
 	reservation atomic.Pointer[Nexus] // by RESERVE(6)
 	persistent  reservations
@@ -248,8 +253,11 @@ func (l *LU) Serial() string { return l.ident.serial }
 // NAA is the NAA designator.
 func (l *LU) NAA() []byte { return l.ident.naa }
 
-// ReadOnly tells that writes are refused: by configuration, or since a flush failed.
-func (l *LU) ReadOnly() bool { return l.cfg.ReadOnly || l.broken.Load() != nil }
+// ReadOnly tells that writes are refused: by configuration, since a flush failed, or because an
+// initiator asked for it (SWP in the control mode page).
+func (l *LU) ReadOnly() bool { return l.readOnly() || l.swp.Load() }
+
+func (l *LU) readOnly() bool { return l.cfg.ReadOnly || l.broken.Load() != nil }
 
 // Resize changes the store's size, in octets, and tells every nexus (CAPACITY DATA HAS CHANGED).
 // Taking blocks away is ErrShrink unless force is set.
@@ -299,6 +307,8 @@ func (l *LU) reset(by *Nexus, code Code) {
 	l.reservation.Store(nil)
 	l.dsense.Store(false)
 	l.tas.Store(false)
+	l.swp.Store(false)
+	l.copies.clear()
 	if l.cfg.WriteThrough && l.wce.Swap(false) {
 		// What was answered while the cache was on must not stay behind in it. A failure makes the
 		// unit read-only, which is all that a reset can say about it.

@@ -86,8 +86,12 @@ func (l *LU) fail(cause error) {
 
 // writable ends the command with WRITE PROTECTED if the logical unit is read-only.
 func (t *task) writable() bool {
-	if t.lu.ReadOnly() || t.nexus.readOnly(t.lu) {
+	if t.lu.readOnly() || t.nexus.readOnly(t.lu) {
 		t.fail(KeyDataProtect, CodeWriteProtected)
+		return false
+	}
+	if t.lu.swp.Load() {
+		t.fail(KeyDataProtect, CodeSoftwareWriteProtected)
 		return false
 	}
 	return true
@@ -172,7 +176,11 @@ func (t *task) read() {
 		}
 		p := b.Bytes()[:size]
 		good := size
-		_, readErr := l.store.ReadAt(p, base+off)
+		readErr := t.readBlocks(p, base+off)
+		if t.res.Err != nil {
+			b.Release()
+			return
+		}
 		if readErr != nil {
 			good = l.readGood(p, base+off)
 			if good == size {
@@ -193,6 +201,25 @@ func (t *task) read() {
 		}
 	}
 	t.res.In = total
+}
+
+// readBlocks reads from the store. Where atomic writes are offered, it waits for one of the same blocks, so that it
+// shows all of that one or nothing; an end of the context while it waits is in t.res.Err.
+func (t *task) readBlocks(p []byte, off int64) error {
+	l := t.lu
+	if l.limits.atomic == 0 {
+		_, err := l.store.ReadAt(p, off)
+		return err
+	}
+	bs := int64(l.cfg.BlockSize)
+	s := span{lba: uint64(off / bs), end: uint64((off + int64(len(p))) / bs)}
+	if err := l.locks.lock(t.ctx, s); err != nil {
+		t.res.Err = err
+		return err
+	}
+	defer l.locks.unlock(s)
+	_, err := l.store.ReadAt(p, off)
+	return err
 }
 
 // readGood reads block by block what could not be read at once, and gives the octets that are good,

@@ -7,9 +7,11 @@ import (
 
 // Mode pages (SPC-4, section 7.5; SBC-3, section 6.4).
 const (
-	ModePageCaching = 0x08
-	ModePageControl = 0x0a
-	ModePageAll     = 0x3f
+	ModePageErrorRecovery = 0x01
+	ModePageCaching       = 0x08
+	ModePageControl       = 0x0a
+	ModePageExceptions    = 0x1c
+	ModePageAll           = 0x3f
 )
 
 // Page controls of MODE SENSE.
@@ -25,15 +27,38 @@ var modePages = []struct {
 	page  byte
 	build func(l *LU, control byte) []byte
 }{
+	{ModePageErrorRecovery, (*LU).errorRecoveryPage},
 	{ModePageCaching, (*LU).cachingPage},
 	{ModePageControl, (*LU).controlPage},
+	{ModePageExceptions, (*LU).exceptionsPage},
 }
 
 const (
 	pageWCE    = 0x04 // octet 2 of the caching page: write cache enable
 	pageDSense = 0x04 // octet 2 of the control page: descriptor format sense
 	pageTAS    = 0x40 // octet 5 of the control page: task aborted status
+	pageSWP    = 0x08 // octet 4 of the control page: software write protect
 )
+
+// errorRecoveryPage is the read-write error recovery mode page of 12 octets (SBC-3, section 6.4.8):
+// nothing is reassigned, retried or given in part, and an error is told as it is.
+func (l *LU) errorRecoveryPage(byte) []byte {
+	p := make([]byte, 12)
+	p[0], p[1] = ModePageErrorRecovery, byte(len(p)-2)
+	return p
+}
+
+// exceptionsPage is the informational exceptions control mode page of 12 octets (SPC-4, section
+// 7.5.12). Nothing is reported by itself (MRIE 0, DEXCPT): the log page of the same name tells when it is
+// asked.
+func (l *LU) exceptionsPage(control byte) []byte {
+	p := make([]byte, 12)
+	p[0], p[1] = ModePageExceptions, byte(len(p)-2)
+	if control != ModeChangeable {
+		p[2] = 0x08 // DEXCPT
+	}
+	return p
+}
 
 // cachingPage is the caching mode page of 20 octets, of which only WCE means anything here (SBC-3,
 // section 6.4.5).
@@ -55,7 +80,7 @@ func (l *LU) controlPage(control byte) []byte {
 	p := make([]byte, 12)
 	p[0], p[1] = ModePageControl, byte(len(p)-2)
 	if control == ModeChangeable {
-		p[2], p[5] = pageDSense, pageTAS
+		p[2], p[4], p[5] = pageDSense, pageSWP, pageTAS
 		return p
 	}
 	if control == ModeCurrent && l.dsense.Load() {
@@ -63,6 +88,9 @@ func (l *LU) controlPage(control byte) []byte {
 	}
 	if control == ModeCurrent && l.tas.Load() {
 		p[5] = pageTAS
+	}
+	if control == ModeCurrent && l.swp.Load() {
+		p[4] = pageSWP
 	}
 	p[3] = 0x10
 	return p
@@ -137,8 +165,8 @@ func (l *LU) appendBlockDescriptor(p []byte, long bool) []byte {
 	return binary.BigEndian.AppendUint32(p, uint32(l.cfg.BlockSize))
 }
 
-// modeSelect is MODE SELECT(6) and (10). WCE and D_SENSE can be changed; every other bit must be as
-// MODE SENSE gave it. The whole list is checked before anything changes.
+// modeSelect is MODE SELECT(6) and (10). WCE, D_SENSE, SWP and TAS can be changed; every other bit must be
+// as MODE SENSE gave it, and nothing is saved (SP is refused). The whole list is checked before anything changes.
 func (t *task) modeSelect() {
 	long := t.cdb[0] == OpModeSelect10
 	length, header := int64(t.cdb[4]), 4
@@ -169,7 +197,7 @@ func (t *task) modeSelect() {
 	if !ok {
 		return
 	}
-	wce, dsense, tas := t.lu.wce.Load(), t.lu.dsense.Load(), t.lu.tas.Load()
+	want := modeParameters{wce: t.lu.wce.Load(), dsense: t.lu.dsense.Load(), swp: t.lu.swp.Load(), tas: t.lu.tas.Load()}
 	for at < len(list) {
 		page, ok := t.checkPage(list, at)
 		if !ok {
@@ -177,14 +205,15 @@ func (t *task) modeSelect() {
 		}
 		switch page[0] & 0x3f {
 		case ModePageCaching:
-			wce = page[2]&pageWCE != 0
+			want.wce = page[2]&pageWCE != 0
 		case ModePageControl:
-			dsense = page[2]&pageDSense != 0
-			tas = page[5]&pageTAS != 0
+			want.dsense = page[2]&pageDSense != 0
+			want.swp = page[4]&pageSWP != 0
+			want.tas = page[5]&pageTAS != 0
 		}
 		at += len(page)
 	}
-	t.changeMode(wce, dsense, tas)
+	t.changeMode(want)
 }
 
 // checkBlockDescriptor lets a block descriptor pass that changes nothing, and gives the offset of
@@ -258,15 +287,21 @@ func (t *task) checkPage(list []byte, at int) (page []byte, ok bool) {
 	return nil, false
 }
 
+// modeParameters are the parameters that MODE SELECT can change.
+type modeParameters struct{ wce, dsense, swp, tas bool }
+
 // changeMode sets the mode parameters and tells the other nexuses. Turning the write cache off
 // makes durable what was answered while it was on.
-func (t *task) changeMode(wce, dsense, tas bool) {
+func (t *task) changeMode(want modeParameters) {
 	l := t.lu
-	changed := l.dsense.Swap(dsense) != dsense
-	changed = l.tas.Swap(tas) != tas || changed
-	if l.wce.Swap(wce) != wce {
+	changed := l.dsense.Swap(want.dsense) != want.dsense
+	changed = l.tas.Swap(want.tas) != want.tas || changed
+	if l.swp.Swap(want.swp) != want.swp {
 		changed = true
-		if !wce {
+	}
+	if l.wce.Swap(want.wce) != want.wce {
+		changed = true
+		if !want.wce {
 			if err := l.flush(); err != nil {
 				t.storeError(err, true, 0)
 			}

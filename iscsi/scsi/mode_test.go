@@ -15,6 +15,8 @@ func TestModeSense(t *testing.T) {
 	r := memoryRig(t, 1<<20, scsi.LUConfig{})
 	caching := []byte{0x08, 0x12, 0x04, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	control := []byte{0x0a, 0x0a, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0}
+	recovery := []byte{0x01, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	exceptions := []byte{0x1c, 0x0a, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	descriptor := []byte{0, 0, 0x08, 0, 0, 0, 0x02, 0}
 	join := func(p ...[]byte) []byte { return bytes.Join(p, nil) }
 	for _, c := range []struct {
@@ -24,13 +26,14 @@ func TestModeSense(t *testing.T) {
 	}{
 		{"first the header alone", []byte{0x1a, 0, 0x08, 0, 4, 0}, []byte{0x1f, 0, 0x10, 8}},
 		{"then all of it", []byte{0x1a, 0, 0x08, 0, 0x20, 0}, join([]byte{0x1f, 0, 0x10, 8}, descriptor, caching)},
-		{"all pages, header alone", []byte{0x1a, 0, 0x3f, 0, 4, 0}, []byte{0x2b, 0, 0x10, 8}},
-		{"all pages", []byte{0x1a, 0, 0x3f, 0, 0xff, 0}, join([]byte{0x2b, 0, 0x10, 8}, descriptor, caching, control)},
-		{"all pages and subpages", []byte{0x1a, 0, 0x3f, 0xff, 0xff, 0}, join([]byte{0x2b, 0, 0x10, 8}, descriptor, caching, control)},
+		{"all pages, header alone", []byte{0x1a, 0, 0x3f, 0, 4, 0}, []byte{0x43, 0, 0x10, 8}},
+		{"all pages", []byte{0x1a, 0, 0x3f, 0, 0xff, 0}, join([]byte{0x43, 0, 0x10, 8}, descriptor, recovery, caching, control, exceptions)},
+		{"all pages and subpages", []byte{0x1a, 0, 0x3f, 0xff, 0xff, 0}, join([]byte{0x43, 0, 0x10, 8}, descriptor, recovery, caching, control, exceptions)},
 		{"DBD", []byte{0x1a, 0x08, 0x08, 0, 0xff, 0}, join([]byte{0x17, 0, 0x10, 0}, caching)},
 		{"control", []byte{0x1a, 0x08, 0x0a, 0, 0xff, 0}, join([]byte{0x0f, 0, 0x10, 0}, control)},
 		{"allocation 0", []byte{0x1a, 0, 0x08, 0, 0, 0}, nil},
-		{"changeable", []byte{0x1a, 0x08, 0x7f, 0, 0xff, 0}, join([]byte{0x23, 0, 0x10, 0}, []byte{8, 0x12, 4}, make([]byte, 17), []byte{0x0a, 0x0a, 4}, make([]byte, 9))},
+		{"changeable", []byte{0x1a, 0x08, 0x7f, 0, 0xff, 0}, join([]byte{0x3b, 0, 0x10, 0}, recovery,
+			[]byte{8, 0x12, 4}, make([]byte, 17), []byte{0x0a, 0x0a, 4, 0, 8, 0x40}, make([]byte, 6), []byte{0x1c, 0x0a}, make([]byte, 10))},
 		{"defaults", []byte{0x1a, 0x08, 0x88, 0, 0xff, 0}, join([]byte{0x17, 0, 0x10, 0}, caching)},
 		{"(10), header alone", []byte{0x5a, 0, 0x08, 0, 0, 0, 0, 0, 8, 0}, []byte{0, 0x22, 0, 0x10, 0, 0, 0, 8}},
 		{"(10)", []byte{0x5a, 0, 0x08, 0, 0, 0, 0, 1, 0, 0}, join([]byte{0, 0x22, 0, 0x10, 0, 0, 0, 8}, descriptor, caching)},
@@ -72,7 +75,7 @@ func TestModeSelect(t *testing.T) {
 	log := storetest.Log(storetest.Forget(memory(t, 1<<20)), nil)
 	r := newRig(t, log, scsi.LUConfig{})
 	other := r.newNexus("b")
-	const caching, control = 4 + 8, 4 + 8 + 20
+	const caching, control = 4 + 8 + 12, 4 + 8 + 12 + 20
 
 	r.modeSelect(func([]byte) {}).good(t, "nothing changed")
 	r.as(other, scsi.TestUnitReady().Append(nil), nil, 0).good(t)
@@ -90,6 +93,13 @@ func TestModeSelect(t *testing.T) {
 	a.fails(t, scsi.KeyIllegalRequest, scsi.CodeLBAOutOfRange)
 	assert.EqualValues(t, 0x72, a.Sense()[0], "D_SENSE")
 
+	r.modeSelect(func(p []byte) { p[control+4] |= 0x08 }).good(t)
+	r.do(scsi.Write(0, 1, 0), make([]byte, 512), 0).fails(t, scsi.KeyDataProtect, scsi.CodeSoftwareWriteProtected, "SWP")
+	protected := r.do(scsi.ModeSense6(0x0a, 255), nil, 255)
+	assert.EqualValues(t, 0x90, protected.in[2], "WP tells it")
+	r.modeSelect(func(p []byte) { p[control+4] &^= 0x08 }).good(t)
+	r.do(scsi.Write(0, 1, 0), make([]byte, 512), 0).good(t)
+
 	for _, c := range []struct {
 		name   string
 		change func(p []byte)
@@ -98,6 +108,7 @@ func TestModeSelect(t *testing.T) {
 		{"a bit that cannot be changed", func(p []byte) { p[caching+2] |= 0x01 }, caching + 2},
 		{"page length", func(p []byte) { p[caching+1]-- }, caching + 1},
 		{"unknown page", func(p []byte) { p[caching] = 0x30 }, caching},
+		{"a page without anything to change", func(p []byte) { p[4+8+2] = 0x80 }, 4 + 8 + 2},
 		{"subpage", func(p []byte) { p[caching] |= 0x40 }, caching},
 		{"descriptor length", func(p []byte) { p[3] = 7 }, 3},
 		{"block size", func(p []byte) { p[4+6] = 0x10 }, 4 + 5},

@@ -113,11 +113,13 @@ func (t *task) unmap() {
 	}
 }
 
-// writeSame is WRITE SAME(10) and (16): one block of data, or zeros with NDOB, for all blocks. With
-// UNMAP and zeros the blocks are unmapped, which reads the same (SBC-3, section 5.38 ff.).
+// writeSame is WRITE SAME(10) and (16): one block of data, or zeros with NDOB, for all blocks; a length of 0
+// reaches to the end. With UNMAP and zeros the blocks are unmapped, which reads the same (SBC-3, section 5.38 ff.).
+// It can take long, and ends between two pieces when it is aborted.
 func (t *task) writeSame() {
 	l := t.lu
-	lba, n := extent(t.cdb)
+	lba, count := extent(t.cdb)
+	n := uint64(count)
 	bs := int64(l.cfg.BlockSize)
 	unmap := t.cdb[1]&0x08 != 0
 	ndob := t.cdb[0] == OpWriteSame16 && t.cdb[1]&0x01 != 0
@@ -125,16 +127,14 @@ func (t *task) writeSame() {
 		t.badBits(1, 0x08)
 		return
 	}
-	if n == 0 || n > l.limits.writeSame { // WSNZ is set: 0 is not "to the end"
-		if t.cdb[0] == OpWriteSame16 {
-			t.badField(10)
-		} else {
-			t.badField(7)
-		}
+	if !t.within(lba, n) || !t.writable() {
 		return
 	}
-	if !t.within(lba, uint64(n)) || !t.writable() {
-		return
+	if n == 0 { // WSNZ is 0: all that follows
+		if n = l.blocks.Load() - lba; n == 0 {
+			t.fail(KeyIllegalRequest, CodeLBAOutOfRange)
+			return
+		}
 	}
 	buf := scratches.Get().(*[scratchSize]byte)
 	defer scratches.Put(buf)
@@ -153,9 +153,9 @@ func (t *task) writeSame() {
 	if ndob || isZero(buf[:bs]) {
 		var err error
 		if unmap {
-			err = t.discard(lba, uint64(n))
+			err = t.discard(lba, n)
 		} else {
-			err = t.zero(lba, uint64(n))
+			err = t.zero(lba, n)
 		}
 		if !errors.Is(err, errors.ErrUnsupported) {
 			t.settle(err, lba)

@@ -157,13 +157,16 @@ func TestWriteSame(t *testing.T) {
 		r.do(scsi.WriteSame(60, 10, true), block, 0).good(t, "UNMAP with data is a write")
 		assert.Equal(t, bytes.Repeat(block, 10), r.read(60, 10))
 
-		r.do(scsi.WriteSame(0, 0, false), block, 0).pointsTo(t, 10)
-		r.do(cdbOf(scsi.OpWriteSame10, 0, 0), block, 0).pointsTo(t, 7)
+		r.do(scsi.WriteSame(uint64(n-3), 0, false), block, 0).good(t, "to the end")
+		assert.Equal(t, bytes.Repeat(block, 3), r.read(uint64(n-3), 3))
+		r.do(cdbOf(scsi.OpWriteSame10, uint64(n-3), 0), make([]byte, bs), 0).good(t)
+		assert.Equal(t, make([]byte, 3*bs), r.read(uint64(n-3), 3))
+		r.do(scsi.WriteSame(uint64(n), 0, false), block, 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeLBAOutOfRange)
 		r.do(scsi.WriteSame(uint64(n-1), 2, false), block, 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeLBAOutOfRange)
 		r.do(scsi.WriteSame(0, 1, false), block[:bs-1], 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeInvalidFieldInCIU)
 		limit := blockLimits(t, r)
-		assert.True(t, limit.WriteSameNonZero)
-		r.do(scsi.WriteSame(0, uint32(limit.MaxWriteSame)+1, false), block, 0).pointsTo(t, 10)
+		assert.False(t, limit.WriteSameNonZero)
+		assert.Zero(t, limit.MaxWriteSame, "none")
 		for _, bits := range []byte{0x02, 0x04, 0x10} { // LBDATA, PBDATA, ANCHOR
 			c := scsi.WriteSame(0, 1, false)
 			c[1] |= bits

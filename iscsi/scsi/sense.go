@@ -60,6 +60,11 @@ type Sense struct {
 	BitValid   bool
 	Bit        uint8
 	Field      uint16
+
+	// Progress is how much of an operation is done, in parts of 65536, if ProgressValid (NOT READY
+	// and NO SENSE alone).
+	ProgressValid bool
+	Progress      uint16
 }
 
 func (s *Sense) String() string {
@@ -70,6 +75,9 @@ func (s *Sense) String() string {
 	}
 	if s.InfoValid {
 		fmt.Fprintf(&b, ", information %d", s.Info)
+	}
+	if s.ProgressValid {
+		fmt.Fprintf(&b, ", %d%% done", int(s.Progress)*100/65536)
 	}
 	if s.FieldValid {
 		where := "parameter list"
@@ -134,7 +142,7 @@ func (s *Sense) AppendDescriptor(dst []byte) []byte {
 		dst = append(dst, 0x01, 0x0a, 0, 0)
 		dst = binary.BigEndian.AppendUint64(dst, s.CommandInfo)
 	}
-	if s.FieldValid {
+	if s.FieldValid || s.ProgressValid {
 		var f [3]byte
 		s.putField(f[:])
 		dst = append(dst, 0x02, 0x06, 0, 0, f[0], f[1], f[2], 0)
@@ -143,8 +151,14 @@ func (s *Sense) AppendDescriptor(dst []byte) []byte {
 	return dst
 }
 
-// putField writes the three sense key specific octets in the field pointer's layout.
+// putField writes the three sense key specific octets: a field pointer, or how far an operation is
+// (SPC-4, section 4.5.2.4).
 func (s *Sense) putField(b []byte) {
+	if s.ProgressValid {
+		b[0] = 0x80
+		binary.BigEndian.PutUint16(b[1:], s.Progress)
+		return
+	}
 	if !s.FieldValid {
 		return
 	}
@@ -159,8 +173,15 @@ func (s *Sense) putField(b []byte) {
 }
 
 func (s *Sense) parseField(b []byte) {
-	// Only ILLEGAL REQUEST has the field pointer's layout here.
-	if s.Key != KeyIllegalRequest || b[0]&0x80 == 0 {
+	if b[0]&0x80 == 0 {
+		return
+	}
+	switch s.Key {
+	case KeyNotReady, KeyNoSense:
+		s.ProgressValid, s.Progress = true, binary.BigEndian.Uint16(b[1:])
+		return
+	case KeyIllegalRequest, KeyCopyAborted:
+	default:
 		return
 	}
 	s.FieldValid = true

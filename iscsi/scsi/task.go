@@ -67,6 +67,10 @@ func (t *task) execute() {
 		t.unknown()
 		return
 	}
+	if s := t.lu.sanitizing.Load(); s != nil && !s.lets(c) {
+		t.sense(s.condition())
+		return
+	}
 	control := len(c.usage) - 1
 	if t.cdb[control]&0x04 != 0 { // NACA: there is no ACA here
 		t.badBits(control, 0x04)

@@ -219,7 +219,8 @@ func (s *Memory) Flush() error {
 
 // Info implements Store.
 func (s *Memory) Info() Info {
-	return Info{Kind: "memory", Name: "memory", Align: 1, DiscardGranularity: pageSize}
+	// What takes the memory takes all of it: no write is ever there in part.
+	return Info{Kind: "memory", Name: "memory", Align: 1, DiscardGranularity: pageSize, AtomicWrite: 1 << 20}
 }
 
 // Close implements Store and gives the memory back.

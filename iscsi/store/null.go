@@ -81,7 +81,7 @@ func (s *Null) Flush() error { return s.check(0, 0) }
 
 // Info implements Store.
 func (s *Null) Info() Info {
-	return Info{Kind: "null", Name: "null", Align: 1, DiscardGranularity: 1}
+	return Info{Kind: "null", Name: "null", Align: 1, DiscardGranularity: 1, AtomicWrite: 1 << 20}
 }
 
 // Close implements Store.

@@ -200,7 +200,7 @@ func (p *protected) WriteAt([]byte, int64) (int, error) { return 0, ErrReadOnly 
 
 func (p *protected) Info() Info {
 	info := p.Store.Info()
-	info.ReadOnly, info.DiscardGranularity = true, 0
+	info.ReadOnly, info.DiscardGranularity, info.AtomicWrite = true, 0, 0
 	return info
 }
 

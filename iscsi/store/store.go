@@ -53,6 +53,9 @@ type Info struct {
 	// DiscardGranularity in octets, 0 if the store cannot discard.
 	DiscardGranularity int
 	Rotational         bool
+	// AtomicWrite is the largest WriteAt, in octets, of which after any failure, a loss of power
+	// included, either all is there or nothing; 0 if the store promises it for none.
+	AtomicWrite int
 }
 
 // Discarder frees ranges; afterwards they read as zeros.
