@@ -57,29 +57,9 @@ func (d *Datamover) receive(r *receive, held int, invalidated rnic.STag) error {
 		r.pdu.Release()
 		return &CreditError{Held: held, Limit: limit}
 	}
-	first, fullFirst := !d.received, d.fullFirst
-	d.received, d.fullFirst = true, false
+	control, err := d.take(r, invalidated)
 	d.mu.Unlock()
-
-	msg := r.mem[:r.len]
-	if len(msg) < HeaderLen {
-		r.pdu.Release()
-		return &LengthError{What: "message", Got: len(msg), Want: HeaderLen}
-	}
-	if op := Header(msg).Opcode(); op != OpControl {
-		err := d.receiveHello(msg, first, fullFirst)
-		r.pdu.Release()
-		return err
-	}
-	if err := d.helloDue(msg, fullFirst); err != nil {
-		r.pdu.Release()
-		return err
-	}
-	if err := parse(&r.pdu, msg); err != nil {
-		r.pdu.Release()
-		return err
-	}
-	if err := d.account(&r.pdu, Header(msg), invalidated); err != nil {
+	if err != nil || !control {
 		r.pdu.Release()
 		return err
 	}
@@ -90,6 +70,27 @@ func (d *Datamover) receive(r *receive, held int, invalidated rnic.STag) error {
 	d.deliverEarly()
 	d.n.ControlNotify(&r.pdu)
 	return nil
+}
+
+// take does what a message means to the iSER layer before the iSCSI layer sees it. It says whether the message is a
+// control PDU, which it parses. d.up and d.mu are held.
+func (d *Datamover) take(r *receive, invalidated rnic.STag) (control bool, err error) {
+	first, fullFirst := !d.received, d.fullFirst
+	d.received, d.fullFirst = true, false
+	msg := r.mem[:r.len]
+	if len(msg) < HeaderLen {
+		return false, &LengthError{What: "message", Got: len(msg), Want: HeaderLen}
+	}
+	if op := Header(msg).Opcode(); op != OpControl {
+		return false, d.receiveHello(msg, first, fullFirst)
+	}
+	if err := d.helloDue(msg, fullFirst); err != nil {
+		return false, err
+	}
+	if err := parse(&r.pdu, msg); err != nil {
+		return false, err
+	}
+	return true, d.account(&r.pdu, Header(msg), invalidated)
 }
 
 // deliverEarly hands up what came before Start. d.up is held.
@@ -119,7 +120,8 @@ func parse(p *iscsi.PDU, msg []byte) error {
 	return nil
 }
 
-// account does what a received PDU means to the iSER layer before the iSCSI layer sees it. d.up is held.
+// account does what a control PDU means to the iSER layer: a target's notes what is advertised, an initiator's ends the
+// task. d.up and d.mu are held.
 func (d *Datamover) account(p *iscsi.PDU, h Header, invalidated rnic.STag) error {
 	bhs := iscsi.BHS(p.BHS[:])
 	op := p.Opcode()
@@ -134,11 +136,9 @@ func (d *Datamover) account(p *iscsi.PDU, h Header, invalidated rnic.STag) error
 	if (h.ReadValid() || h.WriteValid()) && (!d.target || op != iscsi.OpSCSICommand && op != iscsi.OpTaskMgmtReq) {
 		return d.headerError(h, fmt.Sprintf("STags in the header of a PDU with opcode 0x%02x", uint8(op)))
 	}
-	d.mu.Lock()
 	d.stats.pdusReceived++
 	if d.target {
 		err := d.accountTarget(bhs, p, h)
-		d.mu.Unlock()
 		if err == nil && invalidated != 0 {
 			err = &InvalidationError{ITT: bhs.ITT(), STag: invalidated}
 		}
@@ -152,7 +152,6 @@ func (d *Datamover) account(p *iscsi.PDU, h Header, invalidated rnic.STag) error
 		t = d.tasks[bhs.ITT()]
 		delete(d.tasks, bhs.ITT())
 	}
-	d.mu.Unlock()
 	return d.endTask(t, bhs, invalidated)
 }
 
@@ -161,10 +160,8 @@ func (d *Datamover) headerError(h Header, reason string) error {
 	return &HeaderError{Reason: reason, Header: append([]byte(nil), h[:min(len(h), HeaderLen+4)]...)}
 }
 
-// helloDue checks a control message against the Hello exchange (RFC 7145, section 10.1.3.4).
+// helloDue checks a control message against the Hello exchange (RFC 7145, section 10.1.3.4). d.mu is held.
 func (d *Datamover) helloDue(msg []byte, fullFirst bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	switch {
 	case d.target && fullFirst && d.params.ISERHelloRequired:
 		return d.headerError(msg, "control PDU where the Hello is due")
@@ -178,11 +175,9 @@ func (d *Datamover) helloDue(msg []byte, fullFirst bool) error {
 //
 // A target answers a Hello where iSERHelloRequired=Yes makes it due, and also as the very first
 // message of a connection, when that key could not be negotiated yet (RFC 7145, section 5.1.3 has "old" initiators that send it). After
-// a login that agreed on No it is a protocol error (sections 5.1.2 and 5.1.3).
+// a login that agreed on No it is a protocol error (sections 5.1.2 and 5.1.3). d.mu is held.
 func (d *Datamover) receiveHello(msg []byte, first, fullFirst bool) error {
 	op := Header(msg).Opcode()
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	switch {
 	case op == OpHello && d.target && (first && d.phase == phaseLogin || fullFirst && d.params.ISERHelloRequired):
 		h, err := ParseHello(msg)

@@ -190,7 +190,7 @@ func (d *Datamover) recycleTask(t *task) {
 }
 
 // endTask ends the grants of a task whose SCSI Response came, before that is handed up (RFC 7145, section
-// 7.3.2): the peer may have invalidated one of them with it, the rest is invalidated here. d.up is held.
+// 7.3.2): the peer may have invalidated one of them with it, the rest is invalidated here. d.up and d.mu are held.
 func (d *Datamover) endTask(t *task, bhs iscsi.BHS, invalidated rnic.STag) error {
 	if t == nil {
 		if invalidated != 0 {
@@ -198,8 +198,6 @@ func (d *Datamover) endTask(t *task, bhs iscsi.BHS, invalidated rnic.STag) error
 		}
 		return nil
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var err error
 	switch invalidated {
 	case 0:

@@ -15,7 +15,7 @@ const (
 	readBuffer = 72 << 10
 	// wholeLen is the ULPDU length up to which Next waits for the whole FPDU. To place less than
 	// this directly would cost more than the copy.
-	wholeLen = 4 << 10
+	wholeLen = CopyLen
 	// largeLen is the ULPDU length from which on the reader expects more such FPDUs, until it meets
 	// one of wholeLen or less, and reads only readAhead octets beyond the end of a payload: trailer
 	// and next header. So the next payload goes straight to its place, too.

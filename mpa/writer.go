@@ -11,9 +11,9 @@ const (
 	// chunkLen is the size of the pieces that the arena grows by: headers, trailers and copied
 	// payload lie in them.
 	chunkLen = 16 << 10
-	// copyLen is the ULPDU length up to which a copy in one piece is cheaper than a list of pieces,
-	// here and in the kernel.
-	copyLen = 2 << 10
+	// CopyLen is the ULPDU length up to which payload is copied behind its header, unless there are Markers: one
+	// piece is cheaper than a list of pieces, here and in the kernel. A block of 4 KiB with its headers is one.
+	CopyLen = 4<<10 + 64
 	// emssRefresh is after how many octets the socket is asked for its EMSS again.
 	emssRefresh = 32 << 10
 	// keepList is the capacity up to which an idle connection keeps its list of buffers.
@@ -106,7 +106,7 @@ func (o *writer) append(head []byte, payload [][]byte, copied bool) uint64 {
 	switch {
 	case o.markers:
 		o.appendMarked(n, head, payload)
-	case n <= copyLen:
+	case n <= CopyLen:
 		o.appendSmall(n, head, payload)
 	default:
 		o.appendPlain(n, head, payload, copied)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"goiwarp/ddp"
+	"goiwarp/mpa"
 )
 
 const (
@@ -431,7 +432,7 @@ func (s *Stream) sendSegment() {
 			s.sourceGone(err, n)
 			return
 		}
-		if t.copied || s.crc && t.loan.Access&(ddp.RemoteWrite|ddp.RemoteAtomic) != 0 {
+		if len(head)+n <= mpa.CopyLen || t.copied || s.crc && t.loan.Access&(ddp.RemoteWrite|ddp.RemoteAtomic) != 0 {
 			end = s.c.AppendCopy(head, t.loan.Bufs)
 		} else {
 			end = s.c.Append(head, t.loan.Bufs)

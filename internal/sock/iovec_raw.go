@@ -22,21 +22,29 @@ type iovec struct {
 var iovecs = sync.Pool{New: func() any { return new([MaxIovec]unix.Iovec) }}
 
 func (v *iovec) readv(fd uintptr, bufs [][]byte) (int, error) {
-	return v.call(unix.SYS_READV, fd, bufs)
+	return v.call(unix.SYS_READV, unix.SYS_RECVFROM, quickRead, fd, bufs)
 }
 
 func (v *iovec) writev(fd uintptr, bufs [][]byte) (int, error) {
-	return v.call(unix.SYS_WRITEV, fd, bufs)
+	return v.call(unix.SYS_WRITEV, unix.SYS_SENDTO, quickWrite, fd, bufs)
 }
 
-func (v *iovec) call(trap, fd uintptr, bufs [][]byte) (int, error) {
+// Up to so many octets a call is made without telling the scheduler: the socket does not block, and copying so little
+// takes no longer than the scheduler's bookkeeping is worth.
+const (
+	quickRead  = 128 << 10
+	quickWrite = 16 << 10
+)
+
+// call makes the vectored call, or for a single piece the plain one, which costs the kernel less.
+func (v *iovec) call(vector, plain uintptr, quick uint64, fd uintptr, bufs [][]byte) (int, error) {
 	list := v.few[:]
 	if len(bufs) > len(list) {
 		many := iovecs.Get().(*[MaxIovec]unix.Iovec)
 		defer iovecs.Put(many)
 		list = many[:]
 	}
-	n := 0
+	n, octets := 0, uint64(0)
 	for _, b := range bufs {
 		if len(b) == 0 {
 			continue
@@ -46,6 +54,7 @@ func (v *iovec) call(trap, fd uintptr, bufs [][]byte) (int, error) {
 		}
 		list[n].Base = unsafe.SliceData(b)
 		list[n].SetLen(len(b))
+		octets += uint64(len(b))
 		n++
 	}
 	if n == 0 {
@@ -54,7 +63,14 @@ func (v *iovec) call(trap, fd uintptr, bufs [][]byte) (int, error) {
 	var done uintptr
 	var errno syscall.Errno
 	for {
-		done, _, errno = syscall.Syscall(trap, fd, uintptr(unsafe.Pointer(&list[0])), uintptr(n))
+		switch {
+		case octets > quick:
+			done, _, errno = syscall.Syscall(vector, fd, uintptr(unsafe.Pointer(&list[0])), uintptr(n))
+		case n == 1:
+			done, _, errno = syscall.RawSyscall6(plain, fd, uintptr(unsafe.Pointer(list[0].Base)), uintptr(octets), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		default:
+			done, _, errno = syscall.RawSyscall(vector, fd, uintptr(unsafe.Pointer(&list[0])), uintptr(n))
+		}
 		if errno != unix.EINTR {
 			break
 		}

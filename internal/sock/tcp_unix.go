@@ -3,7 +3,6 @@
 package sock
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -131,7 +130,7 @@ func (s *tcpSocket) tryWrite(fd uintptr) bool {
 	return true
 }
 
-func again(err error) bool { return errors.Is(err, unix.EAGAIN) }
+func again(err error) bool { return err == unix.EAGAIN }
 
 func (s *tcpSocket) control(f func(fd uintptr)) (int, bool) {
 	s.ctl.Lock()
