@@ -273,7 +273,7 @@ func TestInvalidateWhileSending(t *testing.T) {
 	for _, l := range links[:2] {
 		t.Run(l.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
-				ca, cb := memLink(t, 2000, 1460, l.opts)
+				ca, cb := memLink(t, 2000, 9000, l.opts) // segments too long to be copied
 				s := newSide(t, ca, Config{NudgeDelay: -1}, allRights, sideMem)
 				mem := repeat('s', 300000)
 				w, err := s.domain.Register(mem, 0, 0, 0) // nobody's but ours: sent in place
