@@ -86,6 +86,7 @@ func (l *LU) detach(n *Nexus) {
 	l.reservation.CompareAndSwap(n, nil)
 	l.copies.forget(n)
 	l.mu.Lock()
+	delete(l.preventing, n)
 	if a := l.attentions[n]; a != nil {
 		n.pending.Add(-int32(a.n))
 		delete(l.attentions, n)

@@ -269,6 +269,8 @@ var byOpcode [256][]*command
 
 func init() {
 	commands = append(commands, reservationCommands...)
+	commands = append(commands, pathCommands...)
+	commands = append(commands, removableCommands...)
 	commands = append(commands, blockCommands...)
 	commands = append(commands, copyCommands...)
 	slices.SortStableFunc(commands, func(a, b command) int {

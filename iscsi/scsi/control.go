@@ -106,25 +106,6 @@ func (t *task) readCapacity16() {
 	t.answer(data, int64(binary.BigEndian.Uint32(t.cdb[10:])))
 }
 
-// startStop is START STOP UNIT. There is no spindle and no tray: stopping makes everything durable
-// and the logical unit stays ready, because other initiators use it, too; ejecting and power
-// conditions are refused.
-func (t *task) startStop() {
-	if t.cdb[4]&0xf0 != 0 {
-		t.badBits(4, t.cdb[4]&0xf0)
-		return
-	}
-	if t.cdb[4]&0x02 != 0 { // LOEJ
-		t.badBits(4, 0x02)
-		return
-	}
-	if start, noFlush := t.cdb[4]&0x01 != 0, t.cdb[4]&0x04 != 0; !start && !noFlush {
-		if err := t.lu.flush(); err != nil {
-			t.storeError(err, true, 0)
-		}
-	}
-}
-
 // reportOpcodes is REPORT SUPPORTED OPERATION CODES (SPC-4, section 6.35): the table of commands,
 // all or one of them, with the timeouts descriptor (which states no timeouts) if RCTD asks for it.
 func (t *task) reportOpcodes() {

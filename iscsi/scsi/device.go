@@ -80,6 +80,7 @@ type Device struct {
 	mu      sync.Mutex // guards what follows and the replacing of luns
 	nexuses map[*Nexus]struct{}
 	known   map[nexusID]struct{}
+	states  paths // of target port groups, for logical units that come later
 }
 
 // NewDevice makes a device without logical units.
@@ -116,6 +117,7 @@ func (d *Device) Add(number int, l *LU) error {
 	for n := range d.nexuses {
 		n.attach(l, CodeReset)
 	}
+	l.changePaths(d.states)
 	d.luns.Store(&next)
 	d.lunsChanged()
 	return nil

@@ -45,7 +45,14 @@ func (t *task) inquiry() {
 			t.badField(2)
 			return
 		}
-		t.answer(standardInquiry(t.reply[:0], 0x00, &t.lu.ident, t.port()), allocation)
+		data := standardInquiry(t.reply[:0], 0x00, &t.lu.ident, t.port())
+		if t.lu.cfg.Removable {
+			data[1] = 0x80 // RMB
+		}
+		if t.port().Group != 0 {
+			data[5] |= 0x30 // TPGS: implicit and explicit changes of access states
+		}
+		t.answer(data, allocation)
 		return
 	}
 	for _, v := range vpdPages {
@@ -130,6 +137,7 @@ const (
 	designatorT10      = 0x1
 	designatorNAA      = 0x3
 	designatorRelative = 0x4
+	designatorGroup    = 0x5
 	designatorName     = 0x8
 
 	codeSetBinary = 0x1
@@ -162,6 +170,10 @@ func (t *task) vpdIdentification(p []byte) []byte {
 	if port.Relative != 0 {
 		p = append(p, port.Protocol<<4|codeSetBinary, 0x80|associationPort<<4|designatorRelative, 0, 4, 0, 0)
 		p = binary.BigEndian.AppendUint16(p, port.Relative)
+	}
+	if port.Group != 0 {
+		p = append(p, port.Protocol<<4|codeSetBinary, 0x80|associationPort<<4|designatorGroup, 0, 4, 0, 0)
+		p = binary.BigEndian.AppendUint16(p, port.Group)
 	}
 	p = appendName(p, port.Protocol, associationPort, port.Name)
 	return appendName(p, port.Protocol, associationDevice, port.DeviceName)
@@ -213,6 +225,9 @@ func (t *task) vpdCharacteristics(p []byte) []byte {
 	}
 	if t.lu.Thin() {
 		body[3] = 0x40 // WABEREQ 01b: blocks can be read after SANITIZE BLOCK ERASE
+	}
+	if rate := t.lu.cfg.RotationRate; rate != 0 {
+		binary.BigEndian.PutUint16(body[:], uint16(rate))
 	}
 	return append(p, body[:]...)
 }

@@ -50,6 +50,12 @@ type LUConfig struct {
 	Provisioning Provisioning
 	// Rotational reports a rotating medium; a store that says it is one does so, too.
 	Rotational bool
+	// RotationRate is the rotating medium's revolutions per minute, 1025 to 65534; 0 is not told.
+	RotationRate int
+	// Removable makes the medium one that initiators can eject and load.
+	Removable bool
+	// IOPS and Bandwidth bound the commands and octets per second that touch the medium; 0 is no bound. LU.Limiter changes them.
+	IOPS, Bandwidth int64
 	// MaxTransfer is the most octets that one READ, WRITE, WRITE SAME or VERIFY may move or change,
 	// at most 1 GiB; 0 is 32 MiB.
 	MaxTransfer int
@@ -92,13 +98,17 @@ type LU struct {
 
 	reservation atomic.Pointer[Nexus] // by RESERVE(6)
 	persistent  reservations
+	paths       atomic.Pointer[paths] // nil: every target port group is active/optimized
+	ejected     atomic.Bool           // the medium is out
+	limiter     Limiter
 
 	flushMu sync.Mutex    // one flush at a time
 	flushes atomic.Uint64 // begun so far; written under flushMu
 	broken  atomic.Pointer[error]
 
-	mu         sync.Mutex // guards attentions
+	mu         sync.Mutex // guards what follows, and changes of paths and ejected
 	attentions map[*Nexus]*attention
+	preventing map[*Nexus]struct{} // who prevents removal
 }
 
 // NewLU makes a logical unit over s. The caller keeps s and closes it after the last command.
@@ -123,6 +133,9 @@ func NewLU(s store.Store, cfg LUConfig) (*LU, error) {
 		l.thin = canDiscard
 	}
 	l.wce.Store(!cfg.WriteThrough)
+	if err := l.limiter.Set(cfg.IOPS, cfg.Bandwidth); err != nil {
+		return nil, err
+	}
 	l.limits = newLimits(&cfg, l.info, l.thin)
 	l.setCapacity(s.Size())
 	l.told.Store(l.blocks.Load())
@@ -193,7 +206,10 @@ func (c *LUConfig) complete(info store.Info) error {
 		return fmt.Errorf("scsi: maximum transfer of %d octets is above 1 GiB", c.MaxTransfer)
 	}
 	c.ReadOnly = c.ReadOnly || info.ReadOnly
-	c.Rotational = c.Rotational || info.Rotational
+	c.Rotational = c.Rotational || info.Rotational || c.RotationRate != 0
+	if c.RotationRate != 0 && (c.RotationRate <= 0x400 || c.RotationRate >= 0xffff) {
+		return fmt.Errorf("scsi: %d revolutions per minute are not within 1025 to 65534", c.RotationRate)
+	}
 	return nil
 }
 
@@ -309,6 +325,9 @@ func (l *LU) reset(by *Nexus, code Code) {
 	l.tas.Store(false)
 	l.swp.Store(false)
 	l.copies.clear()
+	l.mu.Lock()
+	clear(l.preventing)
+	l.mu.Unlock()
 	if l.cfg.WriteThrough && l.wce.Swap(false) {
 		// What was answered while the cache was on must not stay behind in it. A failure makes the
 		// unit read-only, which is all that a reset can say about it.
@@ -330,6 +349,7 @@ func (l *LU) Plan(cdb []byte) Plan {
 		return Plan{}
 	}
 	p := Plan{Blocks: c.flags&medium != 0 && l.info.Blocks || c.flags&waits != 0}
+	p.Limited = c.flags&medium != 0 && c.rule.medium && l.limiter.Limits()
 	if c.plan != nil {
 		p.DataIn, p.DataOut = c.plan(l, cdb)
 	}

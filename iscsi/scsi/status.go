@@ -94,4 +94,6 @@ type Plan struct {
 	// Blocks tells that executing may wait for the store, so that it must not run on a goroutine
 	// that reads a connection.
 	Blocks bool
+	// Limited tells that the logical unit's Limiter has to let the command pass.
+	Limited bool
 }

@@ -60,7 +60,7 @@ func (t *task) execute() {
 			return
 		}
 	}
-	if t.reserved(c) {
+	if t.lu.paths.Load() != nil && t.inaccessible(c) || t.reserved(c) {
 		return
 	}
 	if c == nil {
@@ -82,6 +82,9 @@ func (t *task) execute() {
 	}
 	if err := t.ctx.Err(); err != nil {
 		t.res.Err = err
+		return
+	}
+	if t.absentMedium(c) {
 		return
 	}
 	c.run(t)

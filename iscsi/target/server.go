@@ -65,6 +65,7 @@ func (n *node) unitOf(lu *scsi.LU) *unit {
 	defer n.mu.Unlock()
 	if u = n.units[lu]; u == nil {
 		u = newUnit(n.limit)
+		u.limiter = lu.Limiter()
 		n.units[lu] = u
 	}
 	return u

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"goiwarp/iscsi"
+	"goiwarp/iscsi/scsi"
 )
 
 // idleWorkers is how many workers of a logical unit stay for the next command, for workerIdle at most.
@@ -22,18 +23,21 @@ const (
 //
 // A task is admitted once nothing stands before it: for ORDERED tasks anything older is in the way,
 // for all but HEAD OF QUEUE an older ORDERED one is. While zombies write, whatever touches the
-// medium waits, too. Only admitted tasks acquire memory, so those who wait hold nothing that others need.
+// medium waits, too, and so do commands that the logical unit's limiter holds back. Only admitted tasks acquire memory, so those who wait hold nothing that others need.
 type unit struct {
 	limit   int         // workers
 	retired atomic.Bool // the logical unit was removed: what has not begun to execute does not begin
 	meter   Meter       // without effect unless Config.Meter
+	limiter *scsi.Limiter
 
 	mu       sync.Mutex // guards what follows and the unit's fields of tasks
 	head     *task
 	tail     *task
-	ordered  int // ORDERED tasks in the set
-	waiting  int // tasks not admitted
-	zombies  int // aborted tasks that may still change the medium
+	ordered  int         // ORDERED tasks in the set
+	waiting  int         // tasks not admitted
+	timer    *time.Timer // admits what the limiter holds back; nil until it does
+	timing   bool        // timer runs
+	zombies  int         // aborted tasks that may still change the medium
 	quiet    chan struct{}
 	drained  []chan struct{} // to be closed when the set is empty
 	count    int             // tasks in the set
@@ -63,7 +67,9 @@ func (u *unit) enter(t *task) bool {
 	}
 	u.tail = t
 	u.count++
-	t.admitted = u.admits(t, t.prev != nil, u.ordered > 0)
+	// Who comes last waits behind those whom the limiter holds back.
+	t.admitted = u.admits(t, t.prev != nil, u.ordered > 0) &&
+		(!t.plan.Limited || (u.waiting == 0 || t.attr == iscsi.AttrHeadOfQueue) && u.passes(t))
 	if t.attr == iscsi.AttrOrdered {
 		u.ordered++
 	}
@@ -135,9 +141,14 @@ func (u *unit) remove(t *task) {
 }
 
 func (u *unit) admitWaiting() {
-	older, ordered := false, false
+	older, ordered, held := false, false, false
 	for t := u.head; t != nil; t = t.next {
-		if !t.admitted && u.admits(t, older, ordered) {
+		admits := !t.admitted && u.admits(t, older, ordered)
+		if admits && t.plan.Limited {
+			admits = !held && u.passes(t)
+			held = !admits
+		}
+		if admits {
 			t.admitted = true
 			u.waiting--
 			u.push(t)
@@ -145,6 +156,34 @@ func (u *unit) admitWaiting() {
 		older = true
 		ordered = ordered || t.attr == iscsi.AttrOrdered
 	}
+}
+
+// passes asks the logical unit's limiter to let a task pass; if it does not, the unit looks again when it may.
+func (u *unit) passes(t *task) bool {
+	if u.limiter == nil || u.closed {
+		return true
+	}
+	wait := u.limiter.Take(t.plan.DataIn + t.plan.DataOut)
+	switch {
+	case wait == 0:
+		return true
+	case u.timing:
+		return false
+	case u.timer == nil:
+		u.timer = time.AfterFunc(wait, u.timeUp)
+	default:
+		u.timer.Reset(wait)
+	}
+	u.timing = true
+	return false
+}
+
+// timeUp is the limiter's time for another command.
+func (u *unit) timeUp() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.timing = false
+	u.admitWaiting()
 }
 
 // zombify notes that an aborted task is still running.
@@ -282,6 +321,9 @@ func (u *unit) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.closed = true
+	if u.timer != nil {
+		u.timer.Stop()
+	}
 	for ; u.idle > 0; u.idle-- {
 		u.wake <- struct{}{}
 	}
