@@ -18,8 +18,7 @@ type Nexus struct {
 	// for its own only if there are any.
 	pending atomic.Int32
 
-	view  atomic.Pointer[View] // nil: the whole Device
-	group atomic.Uint32        // target portal group tag
+	view atomic.Pointer[View] // nil: the whole Device
 
 	mu     sync.Mutex // guards the two below; taken before any LU's
 	lus    []*LU

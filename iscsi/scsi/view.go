@@ -136,6 +136,15 @@ func (n *Nexus) Sees(l *LU) bool {
 	return false
 }
 
+// Masked tells that the nexus may see only some of its Device's logical units.
+func (n *Nexus) Masked() bool {
+	if n == nil {
+		return false
+	}
+	v := n.view.Load()
+	return v != nil && v.luns != nil
+}
+
 // readOnly tells that the nexus may not write to l.
 func (n *Nexus) readOnly(l *LU) bool {
 	if n == nil {
@@ -157,10 +166,3 @@ func (n *Nexus) readOnly(l *LU) bool {
 	}
 	return false
 }
-
-// PortalGroup is the tag of the target portal group that the nexus came through: for SCSI, the target port (RFC 7143, section
-// 4.4.3.2). 0 is not told.
-func (n *Nexus) PortalGroup() uint16 { return uint16(n.group.Load()) }
-
-// SetPortalGroup says through which target portal group the nexus came. Call it before the first command.
-func (n *Nexus) SetPortalGroup(tag uint16) { n.group.Store(uint32(tag)) }

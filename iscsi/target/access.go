@@ -83,15 +83,15 @@ func (a *Access) compile() (*access, error) {
 	c := &access{algorithms: a.Algorithms}
 	for i := range a.Rules {
 		r, err := a.Rules[i].compile()
+		if err == nil {
+			err = r.checkCHAP(a.Algorithms)
+		}
 		if err != nil {
-			name := a.Rules[i].Name
+			name := r.Name
 			if name == "" {
 				name = fmt.Sprint(i + 1)
 			}
 			return nil, fmt.Errorf("%w: rule %s: %w", ErrAccess, name, err)
-		}
-		if err := r.checkCHAP(a.Algorithms); err != nil {
-			return nil, fmt.Errorf("%w: rule %s: %w", ErrAccess, r.Name, err)
 		}
 		c.rules = append(c.rules, r)
 	}
@@ -261,6 +261,7 @@ func (s *Server) SetAccess(target string, a *Access) error {
 	if err != nil {
 		return err
 	}
+	s.warnWeak(n.Name, c)
 	n.access.Store(c)
 	for _, conn := range s.connections(n) {
 		conn.reviewAccess()
@@ -274,6 +275,7 @@ func (s *Server) SetDiscovery(a *Access) error {
 	if err != nil {
 		return err
 	}
+	s.warnWeak("discovery", c)
 	s.discovery.Store(c)
 	for _, conn := range s.connections(nil) {
 		conn.reviewAccess()

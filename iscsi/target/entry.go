@@ -91,7 +91,6 @@ func (c *conn) admit(ss *session) error {
 		c.srv.guard.passed(c.remote())
 	}
 	if ss.nexus != nil {
-		ss.nexus.SetPortalGroup(ss.key.group)
 		ss.nexus.SetView(r.view)
 	}
 	return nil
@@ -147,15 +146,8 @@ func (s *Server) sessionsBy(initiator string) (n int) {
 	return n
 }
 
-// warnWeak tells the log of secrets that are shorter than RFC 7143 wants them.
-func (s *Server) warnWeak() {
-	s.warnWeakIn("discovery", s.discovery.Load())
-	for _, n := range s.all() {
-		s.warnWeakIn(n.Name, n.access.Load())
-	}
-}
-
-func (s *Server) warnWeakIn(where string, a *access) {
+// warnWeak tells the log of secrets in a that are shorter than RFC 7143 wants them.
+func (s *Server) warnWeak(where string, a *access) {
 	if a == nil {
 		return
 	}

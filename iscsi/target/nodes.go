@@ -119,6 +119,7 @@ func (s *Server) AddTarget(t Target) error {
 	case s.node(t.Name) != nil:
 		return fmt.Errorf("%w: %s", ErrTargetTaken, t.Name)
 	}
+	s.warnWeak(t.Name, n.access.Load())
 	next := append(slices.Clone(s.all()), n)
 	s.nodes.Store(&next)
 	return nil

@@ -102,6 +102,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 		t.Device.SetTaskAborter(preemptor{s, n})
+		s.warnWeak(n.Name, n.access.Load())
 		nodes = append(nodes, n)
 	}
 	s.nodes.Store(&nodes)
@@ -111,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("discovery: %w", err)
 	}
 	s.discovery.Store(a)
-	s.warnWeak()
+	s.warnWeak("discovery", a)
 	return s, nil
 }
 

@@ -3,6 +3,8 @@ package target
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"goiwarp/iscsi"
@@ -24,14 +26,38 @@ type function struct {
 	fn    iscsi.TaskFunction
 	itt   uint32
 	lun   uint64
-	unit  *unit // nil: all
+	unit  *unit              // nil: all
+	seen  map[*unit]struct{} // with unit nil: those that the initiator sees; nil: all
 	seq   uint32
 	cmdSN iscsi.SN
 }
 
 // affects tells whether a task of the issuing session is older than the function and in its scope.
 func (f *function) affects(t *task) bool {
-	return (f.unit == nil || t.unit == f.unit) && int32(t.seq-f.seq) <= 0
+	return f.covers(t.unit) && int32(t.seq-f.seq) <= 0
+}
+
+// covers tells that a task set is in the function's scope.
+func (f *function) covers(u *unit) bool {
+	if f.unit != nil || f.seen == nil {
+		return f.unit == nil || u == f.unit
+	}
+	_, ok := f.seen[u]
+	return ok
+}
+
+// visibleUnits are the task sets that the initiator of a masked session sees: what is masked is out of reach of its target
+// resets; nil if it sees all.
+func (c *conn) visibleUnits() map[*unit]struct{} {
+	nexus := c.sess.nexus
+	if !nexus.Masked() {
+		return nil
+	}
+	seen := map[*unit]struct{}{c.node.absent: {}}
+	for _, lun := range nexus.LUNs() {
+		seen[c.unit(scsi.EncodeLUN(lun))] = struct{}{}
+	}
+	return seen
 }
 
 // manageTasks takes a Task Management Function Request. c.mu is held.
@@ -75,6 +101,9 @@ func (c *conn) manageTasks(p *iscsi.PDU) {
 		c.abortTask(f, rtt, ref)
 	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.TargetWarmReset, iscsi.TargetColdReset, iscsi.ITNexusReset:
 		c.manage[f.itt] = struct{}{}
+		if f.unit == nil {
+			f.seen = c.visibleUnits()
+		}
 		for _, t := range c.tasks {
 			t.closing = t.closing || f.affects(t)
 		}
@@ -207,7 +236,7 @@ func (c *conn) dropHeld(f *function) {
 		if h.pdu == nil || h.pdu.Opcode() != iscsi.OpSCSICommand || !sn.Less(f.cmdSN) {
 			continue
 		}
-		if f.unit == nil || c.unit(iscsi.BHS(h.pdu.BHS[:]).LUN()) == f.unit {
+		if f.covers(c.unit(iscsi.BHS(h.pdu.BHS[:]).LUN())) {
 			c.plug(sn)
 		}
 	}
@@ -221,7 +250,7 @@ func (c *conn) abortTasks(f *function) {
 	var lost []*scsi.Nexus
 	switch f.fn {
 	case iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.TargetWarmReset, iscsi.TargetColdReset:
-		inScope := func(t *task) bool { return f.unit == nil || t.unit == f.unit }
+		inScope := func(t *task) bool { return f.covers(t.unit) }
 		for _, o := range c.srv.connections(c.node) {
 			if o == c {
 				continue
@@ -235,7 +264,10 @@ func (c *conn) abortTasks(f *function) {
 	c.attention(f, lost)
 
 	units := []*unit{f.unit}
-	if f.unit == nil {
+	switch {
+	case f.seen != nil && f.unit == nil:
+		units = slices.Collect(maps.Keys(f.seen))
+	case f.unit == nil:
 		units = c.node.all()
 	}
 	c.settle(units, wait)
@@ -247,8 +279,11 @@ func (c *conn) abortTasks(f *function) {
 		c.terminate(nil, true)
 	}
 	c.unlock()
-	if f.fn == iscsi.TargetColdReset { // as a power cycle: every session ends
+	if f.fn == iscsi.TargetColdReset { // as a power cycle: every session ends; those of others not where this one sees a part
 		for _, o := range c.srv.connections(c.node) {
+			if f.seen != nil && o != c {
+				continue
+			}
 			o.mu.Lock()
 			if o.state == stateFull {
 				o.async(iscsi.AsyncDropSession, 0)
