@@ -56,7 +56,7 @@ func (o *authOptions) load() (login, discovery *target.Access, err error) {
 		}
 	}
 	if o.mutualFile != "" {
-		if o.chapFile == "" {
+		if o.chapFile == "" && o.discoveryFile == "" {
 			return nil, nil, cli.Usagef("--mutual-chap-file needs --chap-file: the target proves itself to users alone")
 		}
 		one, err := secret.Users(o.mutualFile)
@@ -67,6 +67,10 @@ func (o *authOptions) load() (login, discovery *target.Access, err error) {
 			return nil, nil, cli.Usagef("--mutual-chap-file %s: %d users; the target is one", o.mutualFile, len(one))
 		}
 		rule.Mutual = one[0]
+	}
+	who.Mutual = rule.Mutual
+	if o.chapFile == "" {
+		rule.Mutual = iscsi.Credentials{}
 	}
 	if o.chapFile != "" || len(o.initiators) > 0 || len(o.networks) > 0 {
 		login = &target.Access{Rules: []target.AccessRule{rule}, Algorithms: algorithms}
