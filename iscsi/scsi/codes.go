@@ -68,6 +68,8 @@ const (
 	CodeReportedLUNsChanged       Code = 0x3f0e
 	CodeInternalTargetFailure     Code = 0x4400
 	CodeProtocolServiceCRC        Code = 0x4705
+	CodeClearedByISCSI            Code = 0x477f // some commands cleared by iSCSI protocol event
+	CodeSNACKRejected             Code = 0x1113 // read error: failed retransmission request
 	CodeOverlappedCommands        Code = 0x4e00
 	CodeMediumRemovalPrevented    Code = 0x5302
 	CodeDataPhase                 Code = 0x4b00

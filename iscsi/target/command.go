@@ -42,9 +42,13 @@ func (c *conn) command(p *iscsi.PDU) {
 		p.Release()
 	}
 	t.in.begin(t)
+	c.prepareRecovery(t)
 	if c.draining && t.fail == nil { // the initiator finds the target gone and comes back
 		r := scsi.Result{Status: scsi.StatusBusy}
 		t.fail = &r
+	}
+	if t.out.open && c.params.ErrorRecoveryLevel > 0 {
+		c.watchUnsolicited()
 	}
 	admitted := t.unit.enter(t)
 	switch {
@@ -125,6 +129,9 @@ func (c *conn) answer(t *task, r *scsi.Result) {
 	}
 	if c.meter != nil {
 		c.measure(t, r)
+	}
+	if c.params.ErrorRecoveryLevel == 2 {
+		c.keepOutcome(t, p)
 	}
 	c.respond(p)
 }

@@ -97,6 +97,13 @@ type Limits struct {
 	MaxBurst, FirstBurst int
 	// OutstandingR2T bounds MaxOutstandingR2T. Default 8.
 	OutstandingR2T int
+	// SessionConnections bounds MaxConnections: the connections of one session. Default 4.
+	SessionConnections int
+	// ErrorRecoveryLevel is the highest level agreed to, if the initiator asks for one above 0: 1 recovers lost PDUs, 2 keeps what a
+	// dropped connection was doing for another one. Default 2; negative: 0.
+	ErrorRecoveryLevel int
+	// Time2Retain bounds DefaultTime2Retain, how many seconds that is kept. Default 20.
+	Time2Retain int
 }
 
 // Errors of this package.
@@ -163,6 +170,9 @@ func (l *Limits) setDefaults() error {
 	orInt(&l.MaxBurst, 1<<20)
 	orInt(&l.FirstBurst, 64<<10)
 	orInt(&l.OutstandingR2T, 8)
+	orInt(&l.SessionConnections, 4)
+	orInt(&l.ErrorRecoveryLevel, 2)
+	orInt(&l.Time2Retain, 20)
 	l.Chunk &^= minChunk - 1
 	switch {
 	case l.Window < 1 || l.Window > 1<<16:
@@ -173,6 +183,12 @@ func (l *Limits) setDefaults() error {
 		return fmt.Errorf("target: %d sessions: want 1 to 65535", l.Sessions)
 	case l.InitiatorSessions < 1:
 		return fmt.Errorf("target: %d sessions of one initiator: want at least 1", l.InitiatorSessions)
+	case l.SessionConnections < 1 || l.SessionConnections > 65535:
+		return fmt.Errorf("target: %d connections of a session: want 1 to 65535", l.SessionConnections)
+	case l.ErrorRecoveryLevel > 2:
+		return fmt.Errorf("target: error recovery level %d: want 0 to 2", l.ErrorRecoveryLevel)
+	case l.Time2Retain < 0 || l.Time2Retain > 3600:
+		return fmt.Errorf("target: tasks retained for %d s: want 0 to 3600", l.Time2Retain)
 	case l.Connections < 1:
 		return fmt.Errorf("target: %d connections: want at least 1", l.Connections)
 	case l.Logins < 1:

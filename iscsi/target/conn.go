@@ -10,7 +10,8 @@ import (
 	"goiwarp/iscsi"
 )
 
-// state is a connection's (RFC 7143, section 8.1.2, as far as a target with one connection per session tells them apart):
+// state is a connection's (RFC 7143, section 8.1.2, as far as a target needs to tell them apart; what becomes of a closed one with
+// ErrorRecoveryLevel 2 is in recover.go):
 //
 //	stateLogin --final response--> stateFull --logout, drop--> stateEnding --Done--> stateClosed
 //	    |                              |                            ^
@@ -24,8 +25,7 @@ const (
 	stateClosed       // Done
 )
 
-// conn is a connection, and as there is one per session (MaxConnections=1) the session's numbering, too. It is
-// the Datamover's Notifier.
+// conn is a connection. It is the Datamover's Notifier.
 type conn struct {
 	srv    *Server
 	dm     iscsi.Datamover
@@ -35,36 +35,26 @@ type conn struct {
 	// events wakes Serve's goroutine, which does what an upcall may not wait for.
 	events chan func()
 
-	mu       sync.Mutex // guards what follows, and the tasks
-	changed  sync.Cond  // with mu: a task ended or a transfer of a closing one did
+	mu       sessionLock // guards what follows, and the tasks; one lock for all connections of a session
+	*shared              // the session's part
 	state    state
 	inUpcall bool // the holder of mu is the Datamover's goroutine
 	cause    error
 
-	login     loginState
-	node      *node
-	sess      *session
-	params    *iscsi.Params
-	discovery bool
+	login  loginState
+	params *iscsi.Params
 
 	// Numbering (RFC 7143, section 4.2.2).
-	expCmdSN, maxCmdSN iscsi.SN
-	statSN             iscsi.SN // of the next response
-	ackedStatSN        iscsi.SN // the initiator's ExpStatSN
-	held               map[iscsi.SN]heldPDU
-	inFlight           int // non-immediate commands in progress
-	immediate          int // immediate ones
-	unexpected         []iscsi.SN
+	statSN      iscsi.SN // of the next response
+	ackedStatSN iscsi.SN // the initiator's ExpStatSN
+	immediate   int      // immediate commands in progress
+	unexpected  []iscsi.SN
 
 	// Tasks.
-	tasks       map[uint32]*task
 	turns       map[*unit]*turn // its places in the units' queues
-	meter       *Meter          // nil: nothing is measured
-	taskSeq     uint32
-	active      int // tasks not ended, zombies included
+	active      int             // tasks not ended, zombies included
 	idle        taskQueue
 	inlineTasks taskQueue // to be executed by the upcall once it has let mu go
-	manage      map[uint32]struct{}
 	nextTTT     uint32
 	dataIn      iscsi.DataIn // arguments, reused
 	dataOut     iscsi.DataOut
@@ -87,24 +77,22 @@ type conn struct {
 	text       textState
 	logout     bool        // a logout is under way: nothing more is taken
 	closeTimer *time.Timer // closes the connection after a logout, if the initiator does not
-	draining   bool        // what ends the session waits for the last task: no new commands
-	drainCause error       // why
-	counters   Counters
-	gone       bool // the session's end has been told
+	seqTimer   *time.Timer // looks for unsolicited data that does not come (ErrorRecoveryLevel > 0)
+	rec        recovery
+	down       chan struct{} // closed when it is stateClosed
+	gone       bool          // its end has been told
+	last       bool          // it was the session's last
+	over       chan struct{} // closed then
 }
 
 func newConn(s *Server, dm iscsi.Datamover, portal PortalInfo) *conn {
 	c := &conn{
 		srv: s, dm: dm, portal: portal, log: s.log,
 		events: make(chan func(), 4),
-		tasks:  make(map[uint32]*task),
 		turns:  make(map[*unit]*turn),
-		manage: make(map[uint32]struct{}),
+		down:   make(chan struct{}), over: make(chan struct{}),
 	}
-	c.changed.L = &c.mu
-	if s.cfg.Meter {
-		c.meter = new(Meter)
-	}
+	c.share(newShared(s))
 	if a := dm.Info().RemoteAddr; a != nil {
 		c.log = c.log.With("peer", a.String())
 	}
@@ -114,13 +102,13 @@ func newConn(s *Server, dm iscsi.Datamover, portal PortalInfo) *conn {
 // unlock lets c.mu go and does what may not be done under it.
 func (c *conn) unlock() {
 	c.inUpcall = false
-	over := c.state == stateClosed && c.active == 0 && !c.gone
-	if over {
-		c.gone = true
+	var over []*conn
+	if len(c.closed) > 0 {
+		over = c.takeOver()
 	}
 	c.mu.Unlock()
-	if over {
-		c.srv.ended(c)
+	for _, o := range over {
+		o.srv.ended(o)
 	}
 }
 
@@ -159,7 +147,7 @@ func (c *conn) DataCompletionNotify(itt uint32, tag uint64, err error) {
 	c.received++
 	t := c.tasks[itt]
 	switch {
-	case t == nil || t.seq != uint32(tag>>32):
+	case t == nil || t.conn != c || t.seq != uint32(tag>>32):
 		c.claim(itt, tag)
 	case t.sentOut(tag):
 		if err != nil {
@@ -171,9 +159,6 @@ func (c *conn) DataCompletionNotify(itt uint32, tag uint64, err error) {
 	c.unlock()
 	c.runInline()
 }
-
-// DataACKNotify implements iscsi.Notifier. At ErrorRecoveryLevel 0 nothing asks for acknowledgements.
-func (c *conn) DataACKNotify(uint32, uint32) {}
 
 // ConnectionTerminateNotify implements iscsi.Notifier.
 func (c *conn) ConnectionTerminateNotify(err error) {
@@ -198,26 +183,22 @@ func (c *conn) terminate(cause error, graceful bool) {
 	c.dm.ConnectionTerminate(graceful)
 }
 
-// closed is the connection's end: it aborts every task. What is still in a store ends by itself.
-func (c *conn) closed() {
+// finish is the connection's end: it aborts every task that is not kept for another connection. What is still in a store
+// ends by itself.
+func (c *conn) finish() {
 	c.mu.Lock()
 	c.state = stateClosed
-	for _, t := range []*time.Timer{c.memoryTimer, c.closeTimer} {
+	for _, t := range []*time.Timer{c.memoryTimer, c.closeTimer, c.seqTimer} {
 		if t != nil {
 			t.Stop()
 		}
 	}
-	for sn, h := range c.held {
-		if h.pdu != nil {
-			h.pdu.Release()
-		}
-		delete(c.held, sn)
-	}
-	for _, t := range c.tasks {
-		c.abort(t)
-	}
+	c.discardHeld()
+	c.endTasks()
 	c.text = textState{}
+	c.shared.closed = append(c.shared.closed, c)
 	c.changed.Broadcast()
+	close(c.down)
 	c.unlock()
 }
 

@@ -135,7 +135,7 @@ func (t *task) Chunk() int {
 	case t.out.need > 0 && !t.out.whole:
 		return t.out.piece
 	case t.out.need > 0:
-		return t.conn.srv.cfg.Limits.Chunk
+		return t.shared.srv.cfg.Limits.Chunk
 	}
 	return max(t.in.piece, minChunk)
 }
@@ -171,8 +171,7 @@ func (v *view) Bytes() []byte { return v.b }
 // Release implements scsi.Buffer.
 func (v *view) Release() {
 	t := v.t
-	c := t.conn
-	c.mu.Lock()
+	c := t.lock()
 	defer c.mu.Unlock()
 	if v.buf != nil {
 		t.in.free = append(t.in.free, v.buf)
@@ -186,15 +185,14 @@ func (v *view) Release() {
 
 // Buffer implements scsi.Transfer.
 func (t *task) Buffer(n int) (scsi.Buffer, error) {
-	c := t.conn
-	c.mu.Lock()
+	c := t.lock()
 	defer c.mu.Unlock()
 	if n < 0 || n > max(t.Chunk(), minChunk) {
 		return nil, errors.New("target: buffer beyond the chunk")
 	}
 	for {
-		if t.aborted {
-			return nil, errAborted
+		if err := t.gone(); err != nil {
+			return nil, err
 		}
 		if !t.in.bounce {
 			if b := t.in.take(n); b != nil {
@@ -220,19 +218,23 @@ func (t *task) In(b scsi.Buffer, off int64, n int) error {
 	if !ok {
 		return errors.New("target: foreign buffer")
 	}
-	c := t.conn
-	c.mu.Lock()
+	c := t.lock()
 	defer c.mu.Unlock()
 	buf, data := v.buf, v.b
 	t.putView(v)
 	n = int(min(int64(n), t.inLen-off))
-	switch {
-	case t.aborted || n <= 0:
+	if n > 0 {
+		t.copyIn(data[:n], off)
+	}
+	switch err := t.gone(); {
+	case err != nil || n <= 0:
 		if buf != nil {
 			t.in.free = append(t.in.free, buf)
 		}
-		if t.aborted {
-			return errAborted
+		return err
+	case t.rec.parked: // copyIn has it
+		if buf != nil {
+			t.in.free = append(t.in.free, buf)
 		}
 		return nil
 	case buf != nil:
@@ -256,8 +258,8 @@ func (t *task) In(b scsi.Buffer, off int64, n int) error {
 // acquire gives a buffer of n octets for data that is to be copied. c.mu is held.
 func (t *task) acquire(n int) (iscsi.Buffer, error) {
 	for {
-		if t.aborted {
-			return nil, errAborted
+		if err := t.gone(); err != nil {
+			return nil, err
 		}
 		if b := t.in.take(n); b != nil {
 			return b, nil
@@ -270,11 +272,14 @@ func (t *task) acquire(n int) (iscsi.Buffer, error) {
 			if t.inline || !errors.Is(err, iscsi.ErrNoMemory) {
 				return nil, err
 			}
-			t.conn.starved.push(t)
-			t.conn.watchMemory()
+			c := t.conn
+			c.starved.push(t)
+			c.watchMemory()
+			t.wait()
+			c.starved.remove(t)
+			continue
 		}
 		t.wait()
-		t.conn.starved.remove(t)
 	}
 }
 
@@ -304,6 +309,9 @@ func (t *task) put(o outgoing, final, more bool) error {
 		LUN: t.lun, ITT: t.itt, TTT: iscsi.ReservedTag, DataSN: t.dataInSN, Offset: int(o.off),
 		Buf: o.buf, Len: o.n, Final: final, More: more,
 	}
+	if c.params.ErrorRecoveryLevel > 0 && !t.prepareIn(&c.dataIn) {
+		return nil
+	}
 	if rest := d.total - o.off - int64(o.n); d.streams() && !more && rest > int64(len(d.free)*d.piece) {
 		// Without this buffer there would be none for the rest.
 		c.dataIn.Notify, c.dataIn.Tag = true, t.tag(o.off)
@@ -316,7 +324,7 @@ func (t *task) put(o outgoing, final, more bool) error {
 	if d.burst += o.n; final {
 		d.burst = 0
 	}
-	return c.dm.PutData(&c.dataIn)
+	return t.unlessLost(c.dm.PutData(&c.dataIn))
 }
 
 // flush sends what was kept back, as the last of the data-in. c.mu is held.

@@ -161,7 +161,7 @@ func (o *outData) complete() bool {
 // solicit fetches what the window lacks, in order, as far as MaxOutstandingR2T allows. c.mu is held.
 func (c *conn) solicit(t *task) {
 	o := &t.out
-	if o.open || o.whole || t.closing || t.aborted || t.fail != nil || c.state != stateFull {
+	if o.open || o.whole || t.closing || t.aborted || t.rec.parked || t.fail != nil || c.state != stateFull {
 		return
 	}
 	for i := range o.pieces {
@@ -212,9 +212,17 @@ func (c *conn) arrived(t *task, tag uint64, err error) {
 	p.asked = 0
 	o.asked--
 	if err != nil {
+		var partial *iscsi.PartialDataError
+		if errors.As(err, &partial) && t.mayAskAgain() {
+			n, err = partial.Got, nil
+		}
+	}
+	switch {
+	case err != nil && t.fail != nil:
+	case err != nil:
 		c.log.Warn("data-out failed", "itt", t.itt, "offset", p.off+int64(p.have), "err", err)
 		t.failWith(scsi.CodeNotEnoughUnsolicitedData)
-	} else {
+	default:
 		p.have += n
 		c.counters.OctetsOut += uint64(n)
 	}
@@ -248,11 +256,20 @@ func (c *conn) unsolicited(p *iscsi.PDU) {
 		return
 	}
 	o := &t.out
+	if t.rec.outLost && !o.open && h.TTT() == iscsi.ReservedTag { // late: it is being asked for
+		p.Release()
+		return
+	}
 	if h.TTT() != iscsi.ReservedTag || !o.open {
 		c.reject(p, iscsi.RejectProtocolError, "data-out that nothing asked for")
 		return
 	}
-	if h.DataSN() != o.dataSN || int64(h.Offset()) != o.received {
+	if c.params.ErrorRecoveryLevel > 0 && !c.params.RDMAExtensions {
+		if !c.inSequence(t, h) {
+			p.Release()
+			return
+		}
+	} else if h.DataSN() != o.dataSN || int64(h.Offset()) != o.received {
 		// A sequence error means that the initiator and we do not agree on what was sent. It is treated as the
 		// loss of a PDU, which without recovery within a command is for the session to recover from (RFC 7143,
 		// sections 7.8 and 7.9).
@@ -276,9 +293,15 @@ func (c *conn) unsolicited(p *iscsi.PDU) {
 	default:
 		o.hold(p)
 	}
-	if !o.open && t.fail == nil && t.outLen > first && o.received != first {
+	if !o.open && t.fail == nil && t.outLen > first && o.received != first && !t.rec.outLost {
 		t.failWith(scsi.CodeNotEnoughUnsolicitedData)
 	}
+	c.unsolicitedMoved(t)
+}
+
+// unsolicitedMoved goes on with a task whose unsolicited data has moved on. c.mu is held.
+func (c *conn) unsolicitedMoved(t *task) {
+	o := &t.out
 	switch t.phase {
 	case collect:
 		c.advance(t)
@@ -305,8 +328,7 @@ func (c *conn) giveUp(t *task) {
 
 // Out implements scsi.Transfer.
 func (t *task) Out(off int64, n int) (scsi.Buffer, error) {
-	c := t.conn
-	c.mu.Lock()
+	c := t.lock()
 	defer c.mu.Unlock()
 	o := &t.out
 	if n < 0 || off < 0 || off+int64(n) > o.need {
@@ -339,7 +361,7 @@ func (t *task) Out(off int64, n int) (scsi.Buffer, error) {
 			return nil, fmt.Errorf("target: data-out %d+%d is not within reach", off, n)
 		}
 		t.consume(off)
-		c.solicit(t)
+		t.conn.solicit(t)
 		if t.inline {
 			return nil, errors.New("target: data-out is not there")
 		}

@@ -68,7 +68,7 @@ func (s *Server) sessionsOf(n *node) []*session {
 // endSessions asks for logouts, waits, drains what stays, and drops what is left when ctx ends.
 func (s *Server) endSessions(ctx context.Context, all []*session, cause error) error {
 	for _, ss := range all {
-		ss.conn.askLogout(cause)
+		ss.each(func(c *conn) { c.askLogout(cause) })
 	}
 	grace := time.NewTimer(s.cfg.LogoutWait)
 	defer grace.Stop()
@@ -84,9 +84,7 @@ func (s *Server) endSessions(ctx context.Context, all []*session, cause error) e
 			}
 		case <-ctx.Done():
 			for _, ss := range all[i:] {
-				ss.conn.mu.Lock()
-				ss.conn.lose(cause)
-				ss.conn.unlock()
+				ss.lose(cause)
 			}
 			return fmt.Errorf("%w: %w", cause, context.Cause(ctx))
 		}

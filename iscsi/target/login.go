@@ -16,6 +16,8 @@ const maxAHS = 256
 type loginState struct {
 	machine *iscsi.TargetLogin
 	node    *node
+	join    *session          // the session that the connection is to be added to; nil if it leads one
+	joining bool              // counted in its shared.joining
 	ready   bool              // all is agreed, the session is being opened
 	chap    *iscsi.CHAPTarget // nil: no authentication is demanded
 
@@ -43,6 +45,9 @@ func (c *conn) beginLogin() {
 			MaxBurstLength:        l.MaxBurst,
 			FirstBurstLength:      l.FirstBurst,
 			MaxOutstandingR2T:     l.OutstandingR2T,
+			MaxConnections:        l.SessionConnections,
+			ErrorRecoveryLevel:    max(l.ErrorRecoveryLevel, 0),
+			DefaultTime2Retain:    l.Time2Retain,
 		},
 		RDMA:     info.RDMA,
 		Handover: info.Handover,
@@ -66,17 +71,18 @@ func (c *conn) identify(id iscsi.Identity) (iscsi.Grant, error) {
 		return g, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closing:
+	closing := s.closing
+	s.mu.Unlock()
+	if closing {
 		return g, iscsi.NewLoginError(iscsi.LoginUnavailable, "shutting down")
-	case id.TSIH == 0:
-	case s.sessions[id.TSIH] == nil:
-		return g, iscsi.NewLoginError(iscsi.LoginNoSession, "no session %d", id.TSIH)
-	default: // MaxConnections=1, and no recovery of connections at ErrorRecoveryLevel 0
-		return g, iscsi.NewLoginError(iscsi.LoginTooManyConnections, "session %d has its connection", id.TSIH)
 	}
-	return g, nil
+	if id.TSIH == 0 {
+		return g, nil
+	}
+	if c.login.join, err = c.joins(id, n); err == nil {
+		g.Join = &c.login.join.agreed
+	}
+	return g, err
 }
 
 // loginPDU takes one PDU of the login phase. c.mu is held.
@@ -95,6 +101,7 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 		// Ending an older session may take a while, which an upcall has not.
 		c.post(func() { c.finishLogin(step.Params) })
 	default:
+		c.stampJoin(step.Response)
 		c.transmit(step.Response)
 	}
 }
@@ -136,7 +143,15 @@ func (c *conn) loginTimeout() {
 // wait for the end of an older session.
 func (c *conn) finishLogin(params *iscsi.Params) {
 	n := c.login.node
-	ss, err := c.srv.open(c, n, params)
+	var ss *session
+	var err error
+	joining := params.TSIH != 0
+	defer c.srv.joined(c)
+	if joining {
+		ss, err = c.srv.join(c, params)
+	} else {
+		ss, err = c.srv.open(c, n, params)
+	}
 	c.mu.Lock()
 	if err == nil && c.state != stateLogin { // timed out, or gone
 		c.mu.Unlock()
@@ -158,6 +173,9 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 			}
 		}
 	}
+	if err == nil && joining {
+		err = c.enter(ss)
+	}
 	if err != nil {
 		if c.state == stateLogin && !errors.Is(err, iscsi.ErrConnection) {
 			c.refuse(c.login.machine.Refuse(err), err)
@@ -170,10 +188,16 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 	}
 	m := c.login.machine
 	step := m.Finish(ss.tsih)
-	c.sess, c.node, c.params, c.discovery = ss, n, params, params.Discovery
-	c.expCmdSN = m.CmdSN()
-	c.maxCmdSN = c.expCmdSN - 1
-	c.window()
+	c.params = params
+	if joining {
+		iscsi.BHS(step.Response.BHS[:]).SetWindow(c.expCmdSN, c.window())
+	} else {
+		c.sess, c.node, c.discovery = ss, n, params.Discovery
+		c.conns = append(c.conns, c)
+		c.expCmdSN = m.CmdSN()
+		c.maxCmdSN = c.expCmdSN - 1
+		c.window()
+	}
 	c.statSN = m.StatSN()
 	c.ackedStatSN = c.statSN - 1
 	c.state = stateFull
@@ -183,8 +207,12 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 		c.dm = sw.Successor()
 	}
 	c.notePeer()
-	c.log.Info("session opened", "tsih", ss.tsih, "initiator", params.InitiatorName, "target", params.TargetName,
-		"discovery", params.Discovery, "rdma", params.RDMAExtensions)
+	what := "session opened"
+	if joining {
+		what = "connection added"
+	}
+	c.log.Info(what, "tsih", ss.tsih, "initiator", params.InitiatorName, "target", params.TargetName,
+		"discovery", params.Discovery, "rdma", params.RDMAExtensions, "cid", params.CID)
 	c.unlock()
 	s := c.srv
 	s.mu.Lock()
@@ -204,6 +232,9 @@ func (c *conn) notePeer() {
 
 // abandon forgets a session whose login came to nothing.
 func (c *conn) abandon(ss *session) {
+	if ss == c.login.join {
+		return // it goes on without this connection
+	}
 	if ss.nexus != nil {
 		ss.nexus.Close()
 	}

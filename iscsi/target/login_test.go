@@ -45,7 +45,10 @@ func TestLoginRefused(t *testing.T) {
 		{"no initiator name", []string{"TargetName", targetName}, nil, iscsi.LoginMissingParameter},
 		{"no target name", []string{"InitiatorName", initiatorName}, nil, iscsi.LoginMissingParameter},
 		{"no such session", normalKeys(), tsih(99), iscsi.LoginNoSession},
-		{"second connection", normalKeys(), tsih(1), iscsi.LoginTooManyConnections},
+		{"second connection", normalKeys(), func(p *iscsi.PDU) {
+			tsih(1)(p)
+			iscsi.LoginRequest(p.BHS[:]).SetCID(1)
+		}, iscsi.LoginTooManyConnections},
 		{"version", normalKeys(), func(p *iscsi.PDU) { iscsi.LoginRequest(p.BHS[:]).SetVersionMin(9) }, iscsi.LoginBadVersion},
 		{"another PDU", nil, func(p *iscsi.PDU) { p.BHS[0] = byte(iscsi.OpTextReq) }, iscsi.LoginInvalidRequest},
 	} {

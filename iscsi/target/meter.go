@@ -214,10 +214,10 @@ func (s *Server) Metrics() Metrics {
 		}
 	}
 	for _, ss := range sessions {
-		c := ss.conn
-		v := SessionMetrics{ss.tsih, ss.key.target, ss.key.initiator, c.dm.Info().Transport, c.meter.Measure()}
+		c := ss.current()
+		v := SessionMetrics{ss.tsih, ss.key.target, ss.key.initiator, c.dm.Info().Transport, ss.shared.meter.Measure()}
 		c.mu.Lock()
-		v.Depth = c.inFlight + c.immediate
+		v.Depth = c.depth()
 		c.mu.Unlock()
 		m.Sessions = append(m.Sessions, v)
 	}

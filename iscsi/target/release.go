@@ -78,8 +78,7 @@ func (u *unit) empty() bool {
 
 // failRetired answers a task whose logical unit was removed before it came to execute. No lock is held.
 func (t *task) failRetired() {
-	c := t.conn
-	c.mu.Lock()
+	c := t.lock()
 	if !t.aborted {
 		r := scsi.Check(scsi.KeyIllegalRequest, scsi.CodeLUNotSupported)
 		c.answer(t, &r)

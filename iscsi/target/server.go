@@ -131,7 +131,7 @@ func (s *Server) Serve(dm iscsi.Datamover, portal PortalInfo) error {
 	defer timer.Stop()
 	dm.Start(c)
 	c.watch()
-	c.closed()
+	c.finish()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cause
@@ -170,7 +170,8 @@ func (s *Server) checkEmpty() {
 	}
 }
 
-// connections are those in full feature phase of a node, or all that there are if n is nil.
+// connections are all that there are, or of a node one of each session that has some in full feature phase: they share
+// their tasks.
 func (s *Server) connections(n *node) []*conn {
 	s.mu.Lock()
 	all := make([]*conn, 0, len(s.conns))
@@ -182,9 +183,11 @@ func (s *Server) connections(n *node) []*conn {
 		return all
 	}
 	keep := all[:0]
+	seen := make(map[*session]bool)
 	for _, c := range all {
 		c.mu.Lock()
-		if c.node == n && c.state == stateFull {
+		if c.node == n && c.state == stateFull && !seen[c.sess] {
+			seen[c.sess] = true
 			keep = append(keep, c)
 		}
 		c.mu.Unlock()
@@ -211,6 +214,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.connections(nil) {
 		c.askLogout(ErrClosed)
 	}
+	s.expireAll()
 	var errs []error
 	grace := time.NewTimer(s.cfg.LogoutWait)
 	defer grace.Stop()
@@ -317,7 +321,10 @@ func (c *conn) askLogout(cause error) {
 	switch {
 	case c.state == stateLogin, c.state == stateFull && c.discovery:
 		c.terminate(cause, true)
+	case c.state == stateClosed:
+		c.expire()
 	case c.state == stateFull:
+		c.keepNothing = true
 		c.async(iscsi.AsyncLogout, uint16((c.srv.cfg.LogoutWait+time.Second-1)/time.Second))
 	}
 }
@@ -326,8 +333,9 @@ func (c *conn) askLogout(cause error) {
 func (c *conn) drain(cause error) {
 	c.mu.Lock()
 	c.draining, c.drainCause = true, cause
-	over := c.state != stateFull
-	if !over && len(c.tasks) == 0 {
+	if c.live() == 0 {
+		c.loseSession(cause) // what was kept of it
+	} else if len(c.tasks) == 0 {
 		c.finishDrain()
 	}
 	c.unlock()
@@ -335,10 +343,9 @@ func (c *conn) drain(cause error) {
 
 // finishDrain ends a session that has nothing more to do. c.mu is held.
 func (c *conn) finishDrain() {
-	if c.state != stateFull {
-		return
+	if !c.ending {
+		c.dropSession(c.drainCause)
 	}
-	c.drop(c.drainCause)
 }
 
 // async sends an Asynchronous Message (RFC 7143, section 11.9). c.mu is held.

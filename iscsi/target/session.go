@@ -20,15 +20,17 @@ type sessionKey struct {
 
 // session is the I_T nexus of one initiator port and one target portal group.
 //
-//	open: in Server.sessions and byKey --> connection Done --> last task out of its store --> ended
+//	open: in Server.sessions and byKey --> all connections Done, nothing kept for recovery --> last task out of its store --> ended
 type session struct {
 	tsih   uint16
 	key    sessionKey
 	node   *node         // nil: Discovery of all targets
 	nexus  *scsi.Nexus   // nil: Discovery
 	params *iscsi.Params // conn's mutex guards what they point to
+	agreed iscsi.Params  // what the leading login has settled
 	normal bool
-	conn   *conn
+	conn   *conn   // the leading connection
+	shared *shared // what its connections have in common
 	since  time.Time
 	ended  chan struct{} // closed when it is forgotten
 }
@@ -37,12 +39,7 @@ type session struct {
 // is dropped, its tasks are aborted, and open waits until the last of them has left its store and the
 // connection's resources (over RDMA, the STags) are gone.
 func (s *Server) open(c *conn, n *node, p *iscsi.Params) (*session, error) {
-	key := sessionKey{initiator: p.InitiatorName, isid: p.ISID}
-	if n != nil {
-		key.target, key.group = n.Name, c.portalGroup(n)
-	} else {
-		key.portal = c.localAddr()
-	}
+	key := c.keyOf(n, p.InitiatorName, p.ISID)
 	for {
 		s.mu.Lock()
 		if s.closing {
@@ -61,9 +58,7 @@ func (s *Server) open(c *conn, n *node, p *iscsi.Params) (*session, error) {
 		s.mu.Unlock()
 		s.log.Info("session is being reinstated", "tsih", old.tsih, "initiator", key.initiator,
 			"isid", fmt.Sprintf("%012x", key.isid), "target", key.target)
-		old.conn.mu.Lock()
-		old.conn.lose(ErrReinstated)
-		old.conn.unlock()
+		old.lose(ErrReinstated)
 		select {
 		case <-old.ended:
 		case <-c.dm.Done():
@@ -83,7 +78,7 @@ func (s *Server) register(c *conn, key sessionKey, n *node, p *iscsi.Params) (*s
 	for s.lastTSIH++; s.lastTSIH == 0 || s.sessions[s.lastTSIH] != nil; s.lastTSIH++ {
 	}
 	ss := &session{
-		tsih: s.lastTSIH, key: key, node: n, params: p, normal: !p.Discovery, conn: c,
+		tsih: s.lastTSIH, key: key, node: n, params: p, agreed: *p, normal: !p.Discovery, conn: c, shared: c.shared,
 		since: time.Now(), ended: make(chan struct{}),
 	}
 	s.sessions[ss.tsih] = ss
@@ -91,19 +86,31 @@ func (s *Server) register(c *conn, key sessionKey, n *node, p *iscsi.Params) (*s
 	return ss, nil
 }
 
-// ended forgets the session of a connection that is closed and whose last task has ended.
+// ended is the end of a connection that is closed and whose last task has ended; the session ends with its last one.
 func (s *Server) ended(c *conn) {
+	defer close(c.over)
 	c.mu.Lock()
 	ss := c.sess
-	counters := c.counters
 	cause := c.cause
 	c.mu.Unlock()
 	if ss == nil {
 		return
 	}
+	if !c.last {
+		s.log.Info("connection ended", "tsih", ss.tsih, "cid", c.params.CID, "cause", cause)
+		return
+	}
+	s.end(ss, cause)
+}
+
+// end is a session's end.
+func (s *Server) end(ss *session, cause error) {
 	if ss.nexus != nil {
 		ss.nexus.Close()
 	}
+	ss.shared.mu.Lock()
+	counters := ss.shared.counters
+	ss.shared.mu.Unlock()
 	attrs := []any{
 		"tsih", ss.tsih, "initiator", ss.key.initiator, "target", ss.key.target,
 		"commands", counters.Commands, "aborted", counters.Aborted,

@@ -32,6 +32,7 @@ type SessionStatus struct {
 	Since         time.Time    // end of login
 	User          string       // who the initiator has proven to be by CHAP; empty: nobody was asked
 	InFlight      int          // commands accepted and not answered
+	Connections   int          // in full feature phase; none while their tasks are kept for recovery
 	Ending        bool         // the connection is gone; its last commands have not left the store
 	Counters      Counters
 	Facts         []iscsi.Fact // what the Datamover tells of itself
@@ -79,7 +80,7 @@ func (s *Server) Status() Status {
 	}
 	sort.Slice(sessions, func(i, j int) bool { return sessions[i].tsih < sessions[j].tsih })
 	for _, ss := range sessions {
-		st.Sessions = append(st.Sessions, ss.conn.status())
+		st.Sessions = append(st.Sessions, ss.current().status())
 	}
 	return st
 }
@@ -98,7 +99,8 @@ func (c *conn) status() SessionStatus {
 	if c.sess != nil {
 		st.Params, st.Since, st.User = *c.sess.params, c.sess.since, c.login.user()
 	}
-	st.InFlight = c.inFlight + c.immediate
+	st.InFlight = c.depth()
+	st.Connections = c.live()
 	st.Ending = c.state == stateClosed
 	st.Counters = c.counters
 	return st

@@ -32,9 +32,10 @@ const (
 // task is one SCSI command, from its PDU to its SCSI Response. Tasks are recycled, so nothing holds one beyond its end.
 // Unless noted, the connection's mutex guards it.
 type task struct {
-	conn *conn
-	unit *unit
-	seq  uint32 // counts the connection's tasks: tells a task from an earlier one with the same ITT
+	conn   *conn   // the connection that it is allegiant to; another one after a reassignment
+	shared *shared // its session's
+	unit   *unit
+	seq    uint32 // counts the connection's tasks: tells a task from an earlier one with the same ITT
 
 	itt       uint32
 	lun       uint64
@@ -62,6 +63,7 @@ type task struct {
 
 	in  inData
 	out outData
+	rec taskRecovery
 
 	views     []*view // idle ones
 	dataInSN  uint32
@@ -86,8 +88,8 @@ type task struct {
 func (t *task) reset() {
 	t.ctx.reset()
 	in, out := t.in.pool(), t.out.pool()
-	*t = task{conn: t.conn, views: t.views, ctx: t.ctx, in: in, out: out}
-	t.cond.L = &t.conn.mu
+	*t = task{conn: t.conn, shared: t.shared, views: t.views, ctx: t.ctx, in: in, out: out}
+	t.cond.L = &t.shared.mu
 }
 
 // taskContext is the context of a task's execution. It makes its channel only if somebody asks for
@@ -199,8 +201,8 @@ func (q *taskQueue) remove(t *task) {
 func (c *conn) newTask() *task {
 	t := c.idle.pop()
 	if t == nil {
-		t = &task{conn: c}
-		t.cond.L = &c.mu
+		t = &task{conn: c, shared: c.shared}
+		t.cond.L = &c.shared.mu
 		t.ctx.reset()
 	}
 	c.taskSeq++
@@ -214,6 +216,10 @@ func (t *task) tag(off int64) uint64 { return uint64(t.seq)<<32 | uint64(uint32(
 // proceed moves a task that its logical unit has admitted on: memory first, then data-out, then execution.
 // c.mu is held.
 func (c *conn) proceed(t *task) {
+	if t.rec.parked {
+		t.phase, t.rec.ready = collect, true // once it has a connection
+		return
+	}
 	if t.fail != nil && !t.out.open {
 		c.fail(t)
 		return
@@ -235,7 +241,7 @@ func (c *conn) reserved(t *task) {
 
 // advance looks whether a task that collects data-out can execute, and asks for what is missing.
 func (c *conn) advance(t *task) {
-	if t.phase != collect || t.closing {
+	if t.phase != collect || t.closing || t.rec.parked {
 		return
 	}
 	t.fill()
@@ -264,8 +270,7 @@ func (c *conn) advance(t *task) {
 
 // work is a worker's turn with a task that its logical unit's queue held.
 func (t *task) work() {
-	c := t.conn
-	c.mu.Lock()
+	c := t.lock()
 	t.unit.looked(t)
 	if t.aborted {
 		c.end(t)
@@ -292,17 +297,23 @@ func (t *task) work() {
 
 // execute runs the command and answers it. No lock is held.
 func (t *task) execute() {
-	c := t.conn
 	if t.unit.retired.Load() {
 		t.failRetired()
 		return
 	}
-	r := c.node.Device.Execute(&t.ctx, c.sess.nexus, t.lun, t.cdb, t)
-	c.mu.Lock()
-	for !t.aborted && t.in.lent > 0 {
+	r := t.shared.node.Device.Execute(&t.ctx, t.shared.sess.nexus, t.lun, t.cdb, t)
+	t.lock()
+	for !t.aborted && !t.rec.parked && t.in.lent > 0 {
 		t.wait() // what was sent from reused buffers must be out before the task can be forgotten
 	}
-	if !t.aborted {
+	c := t.conn
+	switch {
+	case t.aborted:
+	case t.rec.lost:
+		t.again()
+		c.unlock()
+		return
+	default:
 		if t.fail != nil {
 			r = *t.fail
 		}
@@ -331,6 +342,7 @@ func (c *conn) abort(t *task) {
 	if t.aborted {
 		return
 	}
+	c = t.conn // any connection of the session may ask
 	t.aborted = true
 	c.counters.Aborted++
 	delete(c.tasks, t.itt)

@@ -64,7 +64,7 @@ func (c *conn) visibleUnits() map[*unit]struct{} {
 func (c *conn) manageTasks(p *iscsi.PDU) {
 	h := iscsi.TaskMgmtRequest(p.BHS[:])
 	f := &function{fn: h.Function(), itt: h.ITT(), lun: h.LUN(), seq: c.taskSeq, cmdSN: h.CmdSN()}
-	rtt, ref := h.RTT(), h.RefCmdSN()
+	rtt, ref, expDataSN := h.RTT(), h.RefCmdSN(), h.ExpDataSN()
 	_, managed := c.manage[f.itt]
 	switch {
 	case managed, c.tasks[f.itt] != nil:
@@ -109,8 +109,8 @@ func (c *conn) manageTasks(p *iscsi.PDU) {
 		}
 		c.dropHeld(f)
 		c.srv.work.Go(func() { c.abortTasks(f) })
-	case iscsi.TaskReassign: // needs ErrorRecoveryLevel 2
-		c.managed(f, iscsi.TaskNoReassign)
+	case iscsi.TaskReassign:
+		c.reassign(f, rtt, expDataSN)
 	case iscsi.QueryTask:
 		t := c.tasks[rtt]
 		_, self := c.manage[rtt]
@@ -252,7 +252,7 @@ func (c *conn) abortTasks(f *function) {
 	case iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.TargetWarmReset, iscsi.TargetColdReset:
 		inScope := func(t *task) bool { return f.covers(t.unit) }
 		for _, o := range c.srv.connections(c.node) {
-			if o == c {
+			if o.sess == c.sess {
 				continue
 			}
 			if found, told := o.abortForOther(inScope, wait); found && !told {
@@ -276,7 +276,11 @@ func (c *conn) abortTasks(f *function) {
 	delete(c.manage, f.itt)
 	c.managed(f, iscsi.TaskComplete)
 	if f.fn == iscsi.ITNexusReset { // RFC 7144, section 6.3: all its connections are dropped
-		c.terminate(nil, true)
+		c.ending = true
+		for _, o := range c.conns {
+			o.expire()
+			o.terminate(nil, true)
+		}
 	}
 	c.unlock()
 	if f.fn == iscsi.TargetColdReset { // as a power cycle: every session ends; those of others not where this one sees a part
@@ -285,10 +289,7 @@ func (c *conn) abortTasks(f *function) {
 				continue
 			}
 			o.mu.Lock()
-			if o.state == stateFull {
-				o.async(iscsi.AsyncDropSession, 0)
-				o.terminate(nil, true)
-			}
+			o.dropSession(nil)
 			o.unlock()
 		}
 	}

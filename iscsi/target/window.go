@@ -6,8 +6,11 @@ import (
 	"goiwarp/iscsi"
 )
 
-// heldPDU is a request that came ahead of its turn, or the place of one that is given up (pdu nil).
-type heldPDU struct{ pdu *iscsi.PDU }
+// heldPDU is a request that came ahead of its turn, on that connection, or the place of one that is given up (pdu nil).
+type heldPDU struct {
+	pdu  *iscsi.PDU
+	conn *conn
+}
 
 // request takes one PDU of full feature phase: by itself, then by its number (RFC 7143, section 4.2.2.1). c.mu is held.
 func (c *conn) request(p *iscsi.PDU) {
@@ -25,13 +28,16 @@ func (c *conn) request(p *iscsi.PDU) {
 	}
 	if exp := h.ExpStatSN(); c.ackedStatSN.Less(exp) && exp.LessEqual(c.statSN) {
 		c.ackedStatSN = exp
+		if len(c.rec.kept) > 0 {
+			c.forgetKept()
+		}
 	}
 	switch p.Opcode() {
 	case iscsi.OpDataOut:
 		c.unsolicited(p)
 		return
-	case iscsi.OpSNACK: // nothing can be recovered at ErrorRecoveryLevel 0, nor over RDMA (RFC 7145, section 7.3.11)
-		c.reject(p, iscsi.RejectProtocolError, "SNACK at ErrorRecoveryLevel 0")
+	case iscsi.OpSNACK: // the Datamover's, but at ErrorRecoveryLevel 0 and over RDMA (RFC 7145, section 7.3.11) nothing is sent again
+		c.reject(p, iscsi.RejectProtocolError, "SNACK where nothing is sent again")
 		return
 	case iscsi.OpLoginReq: // RFC 7143, section 11.12; RFC 7145, section 7.3.9
 		c.protocolError(p, "login in full feature phase")
@@ -93,20 +99,35 @@ func (c *conn) hold(sn iscsi.SN, p *iscsi.PDU) {
 	if c.held == nil {
 		c.held = make(map[iscsi.SN]heldPDU)
 	}
-	c.held[sn] = heldPDU{p}
+	c.held[sn] = heldPDU{p, c}
 }
 
 // nextHeld delivers what was held and has its turn now.
 func (c *conn) nextHeld() {
-	for len(c.held) > 0 && c.state == stateFull {
+	for len(c.held) > 0 && !c.ending {
 		h, ok := c.held[c.expCmdSN]
 		if !ok {
 			return
 		}
 		delete(c.held, c.expCmdSN)
+		if h.pdu != nil && h.conn.state != stateFull {
+			h.pdu.Release() // its connection has gone: the initiator will send it on another
+			return
+		}
 		c.expCmdSN++
 		if h.pdu != nil {
-			c.deliver(h.pdu)
+			h.conn.deliver(h.pdu)
+		}
+	}
+}
+
+// discardHeld gives up the connection's requests that have not had their turn: they count as never received, and leave holes
+// for the initiator to plug (RFC 7143, section 11.14). c.mu is held.
+func (c *conn) discardHeld() {
+	for sn, h := range c.held {
+		if h.conn == c && h.pdu != nil {
+			h.pdu.Release()
+			delete(c.held, sn)
 		}
 	}
 }
