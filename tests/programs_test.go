@@ -260,6 +260,7 @@ func TestMistakesGetOneLine(t *testing.T) {
 		{"source is a directory", []string{iserTool, "cp", dir, d.url("iser", "0")}, 1, "directory"},
 		{"nothing to read", []string{iserTool, "read", d.url("iser", "0"), "--length", "0"}, 2, "--length 0"},
 		{"no time", []string{iserTool, "--timeout", "0", "ls", d.url("iser", "")}, 2, "--timeout"},
+		{"unknown way to hand over", []string{iserTool, "--handover=maybe", "ls", d.url("iser", "")}, 2, "insist"},
 		{"source too large", []string{iserTool, "cp", iserd, d.url("iser", "0")}, 1, "larger"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,6 +24,7 @@ type connectOptions struct {
 	initiatorName string
 	rnic          rdma.Options
 	chap          chapOptions
+	handover      handoverOptions
 	digests       bool
 	timeout       time.Duration
 	logLevel      string
@@ -33,6 +34,7 @@ func (o *connectOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.initiatorName, "initiator-name", "", "this side's iSCSI `name` (default made from the host's name)")
 	o.chap.flags(f)
 	o.rnic.Flags(f)
+	o.handover.flags(f)
 	f.BoolVar(&o.digests, "digests", false, "ask for iSCSI's header and data digests over TCP")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long connecting and logging in may take")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
@@ -55,6 +57,9 @@ func (o *connectOptions) open() (*fabric, error) {
 	if err := o.rnic.Check(); err != nil {
 		return nil, err
 	}
+	if err := o.handover.check(); err != nil {
+		return nil, err
+	}
 	if o.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %s: want a time above 0, for example 30s", o.timeout)
 	}
@@ -65,6 +70,9 @@ func (o *connectOptions) open() (*fabric, error) {
 	dev, err := o.rnic.Open(log)
 	if err != nil {
 		return nil, err
+	}
+	if err := o.checkHandover(dev); err != nil {
+		return nil, errors.Join(err, dev.Close())
 	}
 	f := &fabric{opts: o, log: log, dev: dev, chap: chap}
 	if f.domain, err = iser.NewDomain(f.dev, iser.DomainConfig{Log: log}); err != nil {
@@ -80,11 +88,15 @@ func (f *fabric) dialer(transport string) iscsi.Dialer {
 	if transport == "iscsi" {
 		return &tcp.Dialer{Config: tcp.Config{Log: f.log}}
 	}
+	if f.opts.handover.mode != "" {
+		return f.handover()
+	}
 	return &iser.Dialer{Domain: f.domain, Config: iser.Config{Link: f.opts.rnic.Link(), Log: f.log}}
 }
 
 func (f *fabric) config(portal initiator.Portal) initiator.Config {
 	cfg := initiator.Config{Addr: portal.String(), InitiatorName: f.opts.initiatorName, CHAP: f.chap, Log: f.log}
+	f.opts.handover.settings(&cfg)
 	if f.opts.digests {
 		cfg.Settings.HeaderDigest, cfg.Settings.DataDigest = []string{"CRC32C"}, []string{"CRC32C"}
 	}

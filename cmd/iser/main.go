@@ -33,7 +33,8 @@ prove that it knows a secret, too: another one than yours.`,
 		Example: `  iser discover 192.0.2.10
   iser ls iser://192.0.2.10/iqn.2026-11.com.example:store1
   iser ls --chap-user alice --chap-secret-file ~/.iser-secret iser://192.0.2.10/iqn.2026-11.com.example:store1
-  iser cp --verify vm.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0`,
+  iser cp --verify vm.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0
+  iser info --handover iser://192.0.2.10/iqn.2026-11.com.example:store1/0`,
 		Version: cli.Version(),
 		Args:    cli.Args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {

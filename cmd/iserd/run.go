@@ -19,7 +19,6 @@ import (
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/scsi"
 	"goiwarp/iscsi/target"
-	"goiwarp/iscsi/tcp"
 	"goiwarp/iser"
 	"goiwarp/rnic"
 )
@@ -148,9 +147,7 @@ func (o *options) serve(ctx context.Context, out io.Writer, log *slog.Logger, na
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	cfg := portal.Config{
-		ISCSI: func(_ context.Context, conn net.Conn, read []byte) (iscsi.Datamover, error) {
-			return tcp.NewTarget(conn, tcp.Config{Log: log}, read), nil
-		},
+		ISCSI: f.login,
 		ISER:  f.upgrade(),
 		Serve: f.serve,
 		Log:   log,

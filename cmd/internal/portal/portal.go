@@ -2,7 +2,8 @@
 // connection and hands it, with what it has read, to the Datamover that it is for.
 //
 //	"MPA ID Req Frame"            an MPA Request: iSER in Linux's order, RDMA first
-//	03h or 43h                    a Login Request: iSCSI over TCP (RFC 7143, section 11.12)
+//	03h or 43h                    a Login Request: iSCSI over TCP (RFC 7143, section 11.12), which may become iSER
+//	                              behind the login (RFC 7145, section 5.1)
 //	anything else                 nobody we know: closed
 package portal
 
