@@ -26,7 +26,7 @@ type Settings struct {
 	MaxBurstLength     int // longest solicited sequence; 0: 1048576
 	FirstBurstLength   int // most unsolicited data, immediate included; 0: 65536
 	MaxOutstandingR2T  int // 0: 8
-	DefaultTime2Wait   int // seconds; 0: 2
+	DefaultTime2Wait   int // seconds; 0: 2; below 0: none
 	DefaultTime2Retain int // seconds; a target that recovers connections agrees to more than 0 only with ErrorRecoveryLevel 2
 
 	// MaxConnections is how many connections a session may have; 0: 1.
@@ -128,6 +128,9 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 		}
 		return orDefault(s.MaxOutstandingR2T, 8)
 	case KeyDefaultTime2Wait:
+		if s.DefaultTime2Wait < 0 {
+			return "0"
+		}
 		return orDefault(s.DefaultTime2Wait, 2)
 	case KeyDefaultTime2Retain:
 		return strconv.Itoa(s.DefaultTime2Retain)

@@ -53,8 +53,12 @@ type Config struct {
 	AllowNone bool
 	// QueueDepth is how many commands may be on their way at once, if the target's window allows; 0 means DefaultQueueDepth.
 	QueueDepth int
-	// AbortTimeout is how long the target may take to answer ABORT TASK before the session is dropped; 0 means
-	// DefaultAbortTimeout.
+	// CommandTimeout is how long a command that was sent may take. One that takes longer is aborted; if the target does not confirm that within
+	// AbortTimeout the logical unit is reset, and if it does not confirm that either the session is dropped. The command then ends with a
+	// *TimeoutError. 0 means for ever, but DefaultCommandTimeout for a Disk; below 0 for ever.
+	CommandTimeout time.Duration
+	// AbortTimeout is how long the target may take to answer a task management function: ABORT TASK, then LOGICAL UNIT RESET, before the session
+	// is dropped; 0 means DefaultAbortTimeout.
 	AbortTimeout time.Duration
 	// PingInterval is how long the target may be silent, whether commands are under way or not, before it is asked for a sign of life with a
 	// NOP-Out. Silence is looked for once per interval, so that it lasts up to twice as long. 0 means DefaultPingInterval; below 0, never ask:

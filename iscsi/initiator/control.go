@@ -3,7 +3,6 @@ package initiator
 import (
 	"context"
 	"errors"
-	"time"
 
 	"goiwarp/iscsi"
 )
@@ -212,7 +211,7 @@ func (s *Session) tasksStopped(p *iscsi.PDU, c *control) {
 		}
 		s.dm.DeallocateTaskResources(r.itt)
 		s.freeSlot(&s.slots[i])
-		s.endRequest(r, ErrAborted)
+		s.endRequest(r, s.abortError(r))
 	}
 }
 
@@ -226,8 +225,7 @@ func (l *LUN) cancel(ctx context.Context, r *Request) {
 }
 
 // stop ends a command early: at once if it was not sent yet, else when the target has answered ABORT TASK, or the session has ended
-// because it did not. A target need not take more than one such request at a time (RFC 7143, section 4.2.2.1), so
-// they take turns.
+// because it did not.
 func (s *Session) stop(r *Request) {
 	s.mu.Lock()
 	if r.state == requestQueued {
@@ -237,45 +235,7 @@ func (s *Session) stop(r *Request) {
 	}
 	sent, itt := r.state == requestSent, r.itt
 	s.unlock()
-	if !sent {
-		return
-	}
-	s.abortTurn <- struct{}{}
-	defer func() { <-s.abortTurn }()
-	s.mu.Lock()
-	if sl := s.lookup(itt); sl == nil || sl.req != r {
-		s.unlock()
-		return // has ended meanwhile
-	}
-	c, err := s.manageLocked(iscsi.AbortTask, r.lun, r)
-	if err != nil {
-		s.failLocked(err)
-	}
-	s.unlock()
-	if err != nil {
-		<-s.done
-		return
-	}
-	s.awaitAbort(c)
-}
-
-// awaitAbort waits for the answer to ABORT TASK. Without one, or if it is no, the session is dropped: nothing else stops
-// the task's data. When it returns the task has ended or, with the session, will.
-func (s *Session) awaitAbort(c *control) {
-	timeout := time.NewTimer(s.cfg.AbortTimeout)
-	defer timeout.Stop()
-	select {
-	case <-timeout.C:
-		s.fail(ErrAbortUnanswered)
-		<-s.done
-	case <-c.wake:
-		switch rsp := iscsi.TaskMgmtResponse(c.bhs[:]).Response(); {
-		case c.err != nil:
-			s.fail(c.err)
-			<-s.done
-		case rsp != iscsi.TaskComplete && rsp != iscsi.TaskNoTask:
-			s.fail(protocolErrorOf(iscsi.OpTaskMgmtRsp, "ABORT TASK answered: "+rsp.String()))
-			<-s.done
-		}
+	if sent {
+		s.stopTask(r, itt)
 	}
 }

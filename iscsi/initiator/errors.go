@@ -20,6 +20,8 @@ var (
 	ErrAborted = errors.New("initiator: command aborted")
 	// ErrAbortUnanswered: the target did not answer a task management request, so the session was dropped.
 	ErrAbortUnanswered = errors.New("initiator: task management request not answered")
+	// ErrTimeout: the command outlived its deadline (Config.CommandTimeout). It comes as a *TimeoutError.
+	ErrTimeout = errors.New("initiator: command not answered in time")
 	// ErrDeadTarget: the target is silent, and did not answer a ping (Config.PingTimeout). It comes as a *DeadTargetError.
 	ErrDeadTarget = errors.New("initiator: target does not answer")
 	// ErrShort: the target moved less data than the command was for.

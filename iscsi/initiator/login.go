@@ -146,6 +146,7 @@ func (s *Session) loginStep(p *iscsi.PDU) {
 		}
 		s.state, s.login = sessionUp, nil
 		s.watch()
+		s.watchCommands()
 		s.log.Debug("iscsi session up", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "transport", s.info.Transport, "tsih", step.Params.TSIH)
 		close(s.up)
 	}

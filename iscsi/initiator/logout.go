@@ -31,6 +31,7 @@ func (s *Session) Logout(ctx context.Context) error {
 	}
 	s.hangUp(ErrClosed)
 	<-s.done
+	s.wg.Wait()
 	if code := iscsi.LogoutResponse(c.bhs[:]).Response(); code != iscsi.LogoutOK {
 		return fmt.Errorf("initiator: logout: %v", code)
 	}
@@ -71,7 +72,7 @@ func (s *Session) targetWantsLogout() {
 	}
 	drained := s.drain()
 	s.leaving = ErrLogoutRequested
-	go func() {
+	s.wg.Go(func() {
 		<-drained
 		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AbortTimeout)
 		defer cancel()
@@ -80,5 +81,5 @@ func (s *Session) targetWantsLogout() {
 			return
 		}
 		s.hangUp(ErrLogoutRequested)
-	}()
+	})
 }

@@ -92,6 +92,10 @@ func (s *Session) response(p *iscsi.PDU) {
 		return
 	}
 	r := sl.req
+	if err := r.residuals(p, h); err != nil {
+		s.failLocked(err) // finish ends r with the others
+		return
+	}
 	s.freeSlot(sl)
 	var err error
 	switch {
@@ -101,9 +105,6 @@ func (s *Session) response(p *iscsi.PDU) {
 		r.Status = scsi.Status(h.Status())
 		r.senseLen = copy(r.sense[:], iscsi.SenseData(p.Data))
 		err = scsi.NewError(r.command(), r.Status, r.Sense())
-	}
-	if rerr := r.residuals(p, h); rerr != nil {
-		err = rerr
 	}
 	if e, ok := err.(*scsi.Error); ok { //nolint:errorlint // just made
 		e.Residual, e.Overflow = r.Residual, r.Overflow

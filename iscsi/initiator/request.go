@@ -40,6 +40,9 @@ type Request struct {
 	itt      uint32
 	cmdSN    iscsi.SN
 	state    requestState
+	sent     bool     // the target may have seen it
+	late     bool     // outlived its deadline
+	tick     uint32   // when it was sent, as deadline counts
 	prev     *Request // in the session's queue
 	next     *Request // in the queue, or in a list of ended ones
 	bufs     iscsi.TaskBuffers

@@ -45,6 +45,10 @@ type Session struct {
 	drained  chan struct{} // closed when a logout may go out: no command queued or in flight
 	strays   int
 	alive    alive
+	deadline deadline
+
+	// wg counts the goroutines that see a command or a logout to its end.
+	wg sync.WaitGroup
 
 	// abortTurn is held while an ABORT TASK waits for its answer.
 	abortTurn chan struct{}
@@ -147,6 +151,7 @@ func (s *Session) errLocked() error {
 func (s *Session) Close() {
 	s.fail(ErrClosed)
 	<-s.done
+	s.wg.Wait()
 }
 
 // fail ends the session because of err.
@@ -176,6 +181,7 @@ func (s *Session) endLocked(err error) {
 	told := s.state == sessionLogin || errors.Is(err, ErrClosed) || errors.Is(err, ErrLogoutRequested) // to the caller of Login or Close
 	s.state, s.cause = sessionEnding, err
 	s.unwatch()
+	s.unwatchCommands()
 	if !told {
 		s.log.Warn("iscsi session ends", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "cause", err)
 	}

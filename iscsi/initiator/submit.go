@@ -15,13 +15,38 @@ func (s *Session) submit(lun uint64, reqs []*Request) error {
 		return err
 	}
 	for _, r := range reqs {
-		r.lun, r.state, r.Err, r.Status, r.senseLen = lun, requestQueued, nil, 0, 0
-		r.Residual, r.Overflow, r.BidiResidual, r.BidiOverflow = 0, false, 0, false
-		s.queue.push(r)
+		r.relay = nil
+		s.push(r, lun)
 	}
 	s.pump()
 	s.unlock()
 	return nil
+}
+
+// push queues a command; mu is held.
+func (s *Session) push(r *Request, lun uint64) {
+	r.lun, r.state, r.Err, r.Status, r.senseLen = lun, requestQueued, nil, 0, 0
+	r.Residual, r.Overflow, r.BidiResidual, r.BidiOverflow = 0, false, 0, false
+	r.sent, r.late = false, false
+	s.queue.push(r)
+}
+
+// enqueue is submit for a relay, which holds a lock of its own meanwhile: what ends under it ends only in settle, which is owed then.
+func (s *Session) enqueue(lun uint64, r *Request) (owed bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != sessionUp {
+		return false, s.errLocked()
+	}
+	s.push(r, lun)
+	s.pump()
+	return s.ended.head != nil || s.answered != nil, nil
+}
+
+// settle completes what has ended under an enqueue.
+func (s *Session) settle() {
+	s.mu.Lock()
+	s.unlock()
 }
 
 // pump sends queued commands while there are slots and the target's window is open.
@@ -44,7 +69,7 @@ func (s *Session) send(r *Request) bool {
 	i := s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
 	sl := &s.slots[i]
-	r.itt, r.cmdSN, r.state = s.tag(i), s.cmdSN, requestSent
+	r.itt, r.cmdSN, r.state, r.sent, r.tick = s.tag(i), s.cmdSN, requestSent, true, s.deadline.tick
 	sl.req = r
 	s.inFlight++
 
@@ -129,6 +154,7 @@ func (s *Session) sendFailed(r *Request, sl *slot, err error) bool {
 	}
 	s.freeSlot(sl)
 	s.cmdSN-- // the number was not seen by anybody
+	r.sent = false
 	if errors.Is(err, iscsi.ErrNoMemory) && s.inFlight > 0 {
 		r.state = requestQueued
 		s.queue.pushFront(r)
