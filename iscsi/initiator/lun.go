@@ -19,6 +19,7 @@ type LUN struct {
 	c    carrier
 	lun  uint64
 	pool requestPool
+	told func(scsi.Code) // of unit attentions; set before use
 
 	geo atomic.Pointer[geometry]
 	// edge is held while a part of a block is replaced, which takes a read and a write.
@@ -304,6 +305,9 @@ func (l *LUN) again(ctx context.Context, r *Request, err error) error {
 				return err
 			}
 			l.geo.Store(nil) // perhaps it has another size now
+			if l.told != nil {
+				l.told(e.Sense.Code)
+			}
 			l.c.logger().Debug("scsi unit attention", "target", l.c.node(), "lun", l.lun, "sense", e.Sense.String())
 		case e.Status == scsi.StatusBusy, e.Status == scsi.StatusTaskSetFull:
 			if busy++; busy > maxBusy {

@@ -36,6 +36,7 @@ type Request struct {
 	BidiOverflow bool
 
 	relay    relay // takes r when the session is done with it; nil: the owner
+	journey        // with a Disk
 	lun      uint64
 	itt      uint32
 	cmdSN    iscsi.SN
@@ -145,6 +146,19 @@ func (l *requestList) pushFront(r *Request) {
 		l.head.prev = r
 	}
 	l.head = r
+}
+
+// insert puts r behind at; nil is the front.
+func (l *requestList) insert(r, at *Request) {
+	switch {
+	case at == nil:
+		l.pushFront(r)
+	case at == l.tail:
+		l.push(r)
+	default:
+		r.prev, r.next = at, at.next
+		at.next.prev, at.next = r, r
+	}
 }
 
 func (l *requestList) remove(r *Request) {
