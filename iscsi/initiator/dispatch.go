@@ -183,12 +183,8 @@ func (d *Disk) dispatch() {
 		case d.expired(r, now):
 			d.parked.remove(r)
 			d.finishLocked(r, d.noPathSince(r, now))
-		case r.ready.After(now):
-		default:
-			// It stays in its place meanwhile, so that conflicts looks at what is before it only.
-			if d.trySend(r) {
-				break
-			}
+		case !r.ready.After(now):
+			d.trySend(r)
 		}
 		r = next
 	}
@@ -196,14 +192,12 @@ func (d *Disk) dispatch() {
 }
 
 // trySend takes r out of the queue and sends it, or puts it back in its place.
-func (d *Disk) trySend(r *Request) bool {
+func (d *Disk) trySend(r *Request) {
 	before := r.prev
 	d.parked.remove(r)
-	if d.send(r) {
-		return true
+	if !d.send(r) {
+		d.parked.insert(r, before)
 	}
-	d.parked.insert(r, before)
-	return false
 }
 
 // expired tells whether r has waited for too long: by itself, or with all others for a path.
