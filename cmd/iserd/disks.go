@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"goiwarp/cmd/iserd/internal/config"
 	"goiwarp/iscsi/scsi"
 	"goiwarp/iscsi/store"
 )
@@ -18,17 +19,15 @@ type disks struct {
 
 // open makes the logical unit of a --lun flag. Its identity makes serial number and NAA stable.
 func (d *disks) open(spec, identity string) (*scsi.LU, error) {
-	named, err := store.Parse(spec, "block", "wce")
+	l, err := config.ParseLUN(spec, 0, config.Pos{})
 	if err != nil {
 		return nil, err
 	}
-	cfg := scsi.LUConfig{Identity: identity, ReadOnly: named.ReadOnly, Log: d.log}
-	if err := luOptions(named.Options, &cfg); err != nil {
-		return nil, fmt.Errorf("%s: %w", spec, err)
+	named, cfg, err := l.Parse()
+	if err != nil {
+		return nil, err
 	}
-	if block := int64(max(cfg.BlockSize, 512)); named.Size > 0 && named.Size < block {
-		return nil, fmt.Errorf("%s: %d octets hold no block of %d", spec, named.Size, block) // before a file is made of that size
-	}
+	cfg.Identity, cfg.Log = identity, d.log
 	st, err := named.Open()
 	if err != nil {
 		return nil, err
@@ -39,30 +38,6 @@ func (d *disks) open(spec, identity string) (*scsi.LU, error) {
 	}
 	d.stores, d.lus = append(d.stores, st), append(d.lus, lu)
 	return lu, nil
-}
-
-// luOptions sets what a SPEC says about the logical unit rather than its store.
-func luOptions(opts map[string]string, cfg *scsi.LUConfig) error {
-	if v, ok := opts["block"]; ok {
-		switch v {
-		case "512":
-			cfg.BlockSize = 512
-		case "4096":
-			cfg.BlockSize = 4096
-		default:
-			return fmt.Errorf("block=%s: want 512 or 4096", v)
-		}
-	}
-	if v, ok := opts["wce"]; ok {
-		switch v {
-		case "on":
-		case "off":
-			cfg.WriteThrough = true
-		default:
-			return fmt.Errorf("wce=%s: want on or off", v)
-		}
-	}
-	return nil
 }
 
 // rescan finds the disks that have become larger, and tells their initiators.

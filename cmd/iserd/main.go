@@ -30,7 +30,17 @@ A LUN's SPEC is a path, or a kind with its size, and options behind commas:
   size=SIZE               size of a file that is to be created; an existing one must have it
   ro                      read-only
   block=512|4096          logical block size (512)
+  physical=SIZE           physical block size that initiators are told, up to 128 blocks (the block size)
   wce=on|off              write cache (on: a write is durable after SYNCHRONIZE CACHE or with FUA)
+  thin=on|off             whether initiators may unmap blocks (on where the store can free them)
+  vendor=, product=, serial=, naa=
+                          identification: at most 8, 16 and 36 characters, and 16 or 32 hexadecimal digits. Serial number and
+                          NAA derive from the target's name and the LUN, and stay the same, if they are not given
+  rotational=on|off|RPM   a rotating disk, and its revolutions per minute (as the device says)
+  removable               a medium that initiators can eject and load
+  iops=N, bw=SIZE         at most N commands, and SIZE octets, per second (no limit)
+  reservations=FILE|off   where persistent reservations are kept that outlive a restart (DISK.pr for a file; block devices and
+                          memory have no place by themselves, and then refuse to keep any)
 
 The first LUN has the number 0, the next one 1, and so on.
 
@@ -46,6 +56,7 @@ SIGINT ends it: it finishes what it has accepted, flushes, and exits with status
 disks again, and tell initiators of what has grown.`,
 		Example: `  iserd --lun disk.img,size=1GiB
   iserd --lun disk.img --lun mem:64MiB --listen 192.0.2.10:3260 --target iqn.2026-11.com.example:store1
+  iserd --lun disk.img,serial=A17,iops=2000,bw=100MiB
   iserd --lun disk.img --rnic verbs:siw0 --listen-rdma 192.0.2.10:3261
   iserd --lun disk.img --listen 192.0.2.10:3260 --chap-file /etc/iserd/users --allow-network 192.0.2.0/24
   iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info`,

@@ -34,6 +34,23 @@ func (d *Device) AddPort(p Port) error {
 	return nil
 }
 
+// EnsurePort gives the device a target port, or the port with that relative identifier what p says. Nexuses that are open keep the
+// port that they came through.
+func (d *Device) EnsurePort(p Port) error {
+	d.mu.Lock()
+	ports := slices.Clone(*d.ports.Load())
+	i := slices.IndexFunc(ports, func(q Port) bool { return q.Relative == p.Relative })
+	if i >= 0 {
+		ports[i] = p
+		d.ports.Store(&ports)
+	}
+	d.mu.Unlock()
+	if i >= 0 {
+		return nil
+	}
+	return d.AddPort(p)
+}
+
 func (d *Device) port(relative uint16) (Port, bool) {
 	ports := *d.ports.Load()
 	i := slices.IndexFunc(ports, func(p Port) bool { return p.Relative == relative })

@@ -111,6 +111,7 @@ func (s *Server) AddTarget(t Target) error {
 		return err
 	}
 	t.Device.SetTaskAborter(preemptor{s, n})
+	n.ensurePorts(*s.portals.Load())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

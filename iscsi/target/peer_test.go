@@ -340,7 +340,7 @@ func write10(lba uint32, blocks uint16) []byte {
 // newServer makes a server with one target whose LUNs 0, 1, ... have the stores.
 func newServer(t testing.TB, change func(*Config), stores ...store.Store) *Server {
 	t.Helper()
-	d := scsi.NewDevice(scsi.Port{Name: targetName + ",t,0x0001", Protocol: 5})
+	d := scsi.NewDevice(scsi.Port{Name: targetName + ",t,0x0007", Relative: 7, Protocol: 5})
 	for i, s := range stores {
 		lu, err := scsi.NewLU(s, scsi.LUConfig{Identity: fmt.Sprint(targetName, i)})
 		require.NoError(t, err)

@@ -40,6 +40,9 @@ func (s *Server) SetPortalGroups(groups []PortalGroup) error {
 		return err
 	}
 	s.portals.Store(&groups)
+	for _, n := range s.all() {
+		n.ensurePorts(groups)
+	}
 	return nil
 }
 

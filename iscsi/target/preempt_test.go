@@ -196,7 +196,11 @@ func TestAbortedAfterItsData(t *testing.T) {
 // TestPortalGroups: each portal group is a target port of its own, and one initiator port has a session with each.
 func TestPortalGroups(t *testing.T) { // RFC 7143, section 4.4.1
 	stalled(t, func(t *testing.T, s *Server, _ *storetest.DelayStore, _ *store.Memory) {
-		require.NoError(t, s.all()[0].Device.AddPort(scsi.Port{Relative: 2, Group: 2, Name: "second"}))
+		dev := s.all()[0].Device
+		require.NoError(t, s.SetPortalGroups([]PortalGroup{{Tag: 7, Portals: []string{"192.0.2.1:3260"}}, {Tag: 2, Portals: []string{"192.0.2.2:3260"}}}))
+		ports := dev.Ports()
+		require.Len(t, ports, 2)
+		require.Equal(t, scsi.Port{Name: targetName + ",t,0x0002", DeviceName: targetName, Relative: 2, Group: 2, Protocol: 5}, ports[1])
 		p := connect(t, s).disk()
 		q := connect(t, s, func(p *peer) { p.portal.Tag = 2 })
 		rsp := q.login(normalKeys()...)
@@ -212,7 +216,7 @@ func TestPortalGroups(t *testing.T) { // RFC 7143, section 4.4.1
 		require.EqualValues(t, scsi.StatusReservationConflict, q.response().Status(), "not registered through this port")
 		regs := s.all()[0].Device.LU(0).Reservations().Registrations
 		require.Len(t, regs, 1)
-		require.EqualValues(t, 0, regs[0].Port, "the device's first port has no number in this test")
+		require.EqualValues(t, 7, regs[0].Port)
 		p.leave()
 		q.leave()
 	})

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 
@@ -76,8 +77,44 @@ var lunOptions = []lunOption{
 		return err
 	}},
 	{"rotational", func(c *scsi.LUConfig, v string) (err error) {
+		if rpm, notANumber := strconv.Atoi(v); notANumber == nil {
+			c.RotationRate = rpm
+			if rpm <= 0x400 || rpm >= 0xffff {
+				err = errors.New("want 1025 to 65534 revolutions per minute, on or off")
+			}
+			return err
+		}
 		c.Rotational, err = onOff(v)
 		return err
+	}},
+	{"removable", func(c *scsi.LUConfig, v string) (err error) {
+		c.Removable = true // the bare word
+		if v != "" {
+			c.Removable, err = onOff(v)
+		}
+		return err
+	}},
+	{"iops", func(c *scsi.LUConfig, v string) (err error) {
+		c.IOPS, err = strconv.ParseInt(v, 10, 64)
+		if err != nil || c.IOPS < 1 {
+			return errors.New("want commands per second, at least 1")
+		}
+		return nil
+	}},
+	{"bw", func(c *scsi.LUConfig, v string) (err error) {
+		c.Bandwidth, err = store.ParseSize(strings.TrimSuffix(v, "/s"))
+		return err
+	}},
+	{"reservations", func(c *scsi.LUConfig, v string) error {
+		switch v {
+		case "":
+			return errors.New("want a file to keep them in, or off")
+		case "off":
+			c.Reservations = nil
+		default:
+			c.Reservations = store.StateFile(v)
+		}
+		return nil
 	}},
 	{"vendor", func(c *scsi.LUConfig, v string) error { return text(&c.Vendor, v, 8) }},
 	{"product", func(c *scsi.LUConfig, v string) error { return text(&c.Product, v, 16) }},
@@ -169,6 +206,7 @@ func (l *LUN) Parse() (*store.Spec, scsi.LUConfig, error) {
 		return nil, cfg, err
 	}
 	cfg.ReadOnly = spec.ReadOnly
+	cfg.Reservations = beside(spec)
 	for _, o := range lunOptions {
 		v, ok := spec.Options[o.name]
 		if !ok {
@@ -182,6 +220,18 @@ func (l *LUN) Parse() (*store.Spec, scsi.LUConfig, error) {
 		return nil, cfg, fmt.Errorf("%s: %d octets hold no block of %d", l.Spec(), spec.Size, block) // before a file is made of that size
 	}
 	return spec, cfg, nil
+}
+
+// beside keeps the persistent reservations that are to outlive a restart in a file beside the image. Block devices have no such
+// place, and memory ends with the process anyway: nil.
+func beside(spec *store.Spec) scsi.ReservationStore {
+	if spec.Kind != "file" {
+		return nil
+	}
+	if fi, err := os.Stat(spec.Path); err == nil && !fi.Mode().IsRegular() {
+		return nil
+	}
+	return store.StateFile(spec.Path + ".pr")
 }
 
 // Option is the value of an option.
