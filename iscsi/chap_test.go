@@ -307,15 +307,15 @@ func TestCHAPLongChallenges(t *testing.T) { // RFC 7143, section 12.1.3
 
 // TestCHAPTellsNothing: an unknown user and a wrong secret are one error, and the same work.
 func TestCHAPTellsNothing(t *testing.T) {
-	attempt := func(user string) (err error, allocs float64) {
+	attempt := func(user string) (allocs float64, err error) {
 		tg, id, challenge := challenged(t, false)
 		in := Text{{"CHAP_N", user}, {"CHAP_R", FormatBinary(md5Response(id, "guess", challenge))}}
 		_, _, err = tg.Exchange(in)
 		response := md5Response(id, "guess", challenge)
-		return err, testing.AllocsPerRun(10, func() { tg.proven(user, response) })
+		return testing.AllocsPerRun(10, func() { tg.proven(user, response) }), err
 	}
-	unknown, n1 := attempt("carol")
-	wrong, n2 := attempt("alice")
+	n1, unknown := attempt("carol")
+	n2, wrong := attempt("alice")
 	require.Error(t, unknown)
 	require.EqualError(t, unknown, wrong.Error())
 	require.Equal(t, n2, n1)

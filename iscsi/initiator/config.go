@@ -94,6 +94,9 @@ func (c Config) withDefaults() (Config, error) {
 		if err := c.CHAP.Check(); err != nil {
 			return c, err
 		}
+		if c.Log != nil && (c.CHAP.Secret.Weak() || c.CHAP.Mutual.Secret.Weak()) {
+			c.Log.Warn("CHAP secret is shorter than 12 octets, which RFC 7143 asks for", "user", c.CHAP.User)
+		}
 		chap := c.CHAP
 		c.Auth = func() []iscsi.Authenticator {
 			a, err := iscsi.NewCHAPInitiator(chap)

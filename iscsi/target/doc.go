@@ -16,6 +16,16 @@
 //	                   |
 //	                 unit: a logical unit's task set and its few workers --> scsi.Device --> store
 //
+// # Who may do what
+//
+// An Access, a target's and one for discovery, says who is let in: the first of its rules that fits the initiator's name and address
+// names the users of whom it has to be one (CHAP), and the logical units that it sees, under which numbers. What is not let in does not see
+// the target in SendTargets; what is masked is absent. The lists are replaced as a whole while the server serves:
+//
+//	Login Request --> rule --> redirected? drained? --> CHAP --> session registered --> rule once more --> full feature phase
+//	                   |            |                     |                              |
+//	                  0202      0101, 0301          0201, address slowed down           0202
+//
 // # Who runs what
 //
 // The goroutine that calls the Datamover's upcalls never waits. A command whose data is there and that

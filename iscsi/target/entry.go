@@ -1,6 +1,7 @@
 package target
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -45,7 +46,7 @@ func (c *conn) grant(id iscsi.Identity, n *node) (g iscsi.Grant, err error) {
 		return g, nil
 	}
 	if left, blocked := c.srv.guard.blocked(c.remote(), time.Now()); blocked {
-		return g, iscsi.NewLoginError(iscsi.LoginUnavailable, "too many failed logins from %v; the next is heard in %v", c.remote(), left.Round(time.Second))
+		return g, notHeard(left)
 	}
 	if c.login.chap, err = iscsi.NewCHAPTarget(r.chap(a.algorithms)); err != nil {
 		return g, err
@@ -60,10 +61,21 @@ type guarded struct {
 	conn *conn
 }
 
+// errNotHeard: an address has failed to prove itself too often of late.
+var errNotHeard = errors.New("too many failed logins of this address")
+
+// notHeard refuses a login of an address that is shut out for some time yet.
+func notHeard(left time.Duration) error {
+	return &iscsi.LoginError{
+		Class: iscsi.LoginUnavailable.Class(), Detail: iscsi.LoginUnavailable.Detail(),
+		Text: "the next is heard in " + left.Round(time.Second).String(), Err: errNotHeard,
+	}
+}
+
 // Exchange implements iscsi.Authenticator.
 func (g *guarded) Exchange(in iscsi.Text) (iscsi.Text, bool, error) {
 	if left, blocked := g.conn.srv.guard.blocked(g.conn.remote(), time.Now()); blocked {
-		return nil, false, iscsi.NewLoginError(iscsi.LoginUnavailable, "too many failed logins; the next is heard in %v", left.Round(time.Second))
+		return nil, false, notHeard(left)
 	}
 	return g.CHAPTarget.Exchange(in)
 }

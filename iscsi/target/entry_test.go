@@ -52,8 +52,8 @@ func (p *peer) prove(user, secret string, keys []string) iscsi.LoginStatus {
 	p.t.Helper()
 	ini, err := iscsi.NewCHAPInitiator(iscsi.CHAPInitiatorConfig{Credentials: credentials(p.t, user, secret)})
 	require.NoError(p.t, err)
-	in, status := p.security(false, append(keys, "AuthMethod", "CHAP")...)
-	for in = nil; status == iscsi.LoginOK && ini.Done() != nil; {
+	_, status := p.security(false, append(keys, "AuthMethod", "CHAP")...)
+	for in := iscsi.Text(nil); status == iscsi.LoginOK && ini.Done() != nil; {
 		out, last, err := ini.Exchange(in)
 		require.NoError(p.t, err)
 		var kv []string

@@ -2,7 +2,9 @@ package target
 
 import (
 	"container/list"
+	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"goiwarp/iscsi"
@@ -109,7 +111,11 @@ func (c *conn) loginPDU(p *iscsi.PDU) {
 // refuse sends the last Login Response of a login that failed and closes the connection. c.mu is held.
 func (c *conn) refuse(step iscsi.TargetStep, err error) {
 	id := c.login.machine.Identity()
-	c.log.Warn("login refused", "initiator", id.InitiatorName, "target", id.TargetName, "err", err)
+	level := slog.LevelWarn
+	if errors.Is(err, errNotHeard) {
+		level = slog.LevelDebug // who guesses does not fill the log
+	}
+	c.log.Log(context.Background(), level, "login refused", "initiator", id.InitiatorName, "target", id.TargetName, "err", err)
 	c.srv.countRefusal(refusalReason(err))
 	if step.Response != nil {
 		c.transmit(step.Response)
