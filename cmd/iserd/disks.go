@@ -10,56 +10,80 @@ import (
 	"goiwarp/iscsi/store"
 )
 
-// disks are the stores behind the LUNs.
-type disks struct {
-	log    *slog.Logger
-	stores []store.Store
-	lus    []*scsi.LU
+// disk is a logical unit that is served, and its store.
+type disk struct {
+	lun  config.LUN
+	spec *store.Spec
+	st   store.Store
+	lu   *scsi.LU
 }
 
-// open makes the logical unit of a --lun flag. Its identity makes serial number and NAA stable.
-func (d *disks) open(spec, identity string) (*scsi.LU, error) {
-	l, err := config.ParseLUN(spec, 0, config.Pos{})
+// openDisk opens what l names. The target's name and the number make serial number and NAA stable.
+func openDisk(l config.LUN, target string, log *slog.Logger) (*disk, error) {
+	spec, cfg, err := l.Parse()
 	if err != nil {
-		return nil, err
+		return nil, &config.Error{Pos: l.Pos, Text: err.Error()}
 	}
-	named, cfg, err := l.Parse()
+	cfg.Identity, cfg.Log = fmt.Sprintf("%s/%d", target, l.Number), log
+	st, err := spec.Open()
 	if err != nil {
-		return nil, err
-	}
-	cfg.Identity, cfg.Log = identity, d.log
-	st, err := named.Open()
-	if err != nil {
-		return nil, err
+		return nil, &config.Error{Pos: l.Pos, Text: err.Error()}
 	}
 	lu, err := scsi.NewLU(st, cfg)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", spec, err), st.Close())
+		return nil, errors.Join(&config.Error{Pos: l.Pos, Text: l.Spec() + ": " + err.Error()}, st.Close())
 	}
-	d.stores, d.lus = append(d.stores, st), append(d.lus, lu)
-	return lu, nil
+	return &disk{lun: l, spec: spec, st: st, lu: lu}, nil
 }
 
-// rescan finds the disks that have become larger, and tells their initiators.
-func (d *disks) rescan() {
-	for _, lu := range d.lus {
-		lu.Refresh()
-	}
-}
-
-// close makes what was written durable and closes the stores. It is called after the last command.
-func (d *disks) close() error {
+// close makes what was written durable and closes the store. It is called after the last command.
+func (d *disk) close() error {
 	var errs []error
-	for i, st := range d.stores {
-		d.lus[i].Close()
-		if !st.Info().ReadOnly {
-			if err := d.lus[i].Sync(); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", st.Info().Name, err))
-			}
+	d.lu.Close()
+	if !d.st.Info().ReadOnly {
+		if err := d.lu.Sync(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", d.st.Info().Name, err))
 		}
-		if err := st.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", st.Info().Name, err))
-		}
+	}
+	if err := d.st.Close(); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", d.st.Info().Name, err))
 	}
 	return errors.Join(errs...)
+}
+
+// change is what has to be done to a disk that is to be as another specification says.
+type change struct {
+	replace  bool  // it is another disk
+	size     int64 // 0: as it is
+	readOnly *bool // nil: as it is
+}
+
+// changeTo compares. A size and read-only can be changed while the disk serves; everything else is another disk to an initiator.
+func (d *disk) changeTo(l config.LUN) (ch change, err error) {
+	spec, _, err := l.Parse()
+	if err != nil {
+		return ch, &config.Error{Pos: l.Pos, Text: err.Error()}
+	}
+	if l.Spec() == d.lun.Spec() {
+		return ch, nil
+	}
+	bare := func(l config.LUN) string {
+		l = l.With("ro", "", false)
+		l = l.With("size", "", false)
+		if spec.Kind != "file" {
+			l = l.Resized(1 << 20) // any size, to compare the rest
+		}
+		return l.Spec()
+	}
+	switch {
+	case spec.Kind != d.spec.Kind, bare(l) != bare(d.lun), !spec.ReadOnly && d.st.Info().ReadOnly:
+		return change{replace: true}, nil
+	}
+	if spec.Size != 0 && spec.Size != d.st.Size() {
+		ch.size = spec.Size
+	}
+	if _, was := d.lun.Option("ro"); was != spec.ReadOnly {
+		ch.readOnly = &spec.ReadOnly
+	}
+	return ch, nil
 }

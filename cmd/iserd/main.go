@@ -2,20 +2,21 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"goiwarp/cmd/internal/cli"
-	"goiwarp/cmd/internal/rdma"
+	"goiwarp/cmd/iserd/internal/config"
 )
 
 func main() { os.Exit(cli.Main(command(), 0)) }
 
 func command() *cobra.Command {
-	o := options{listen: []string{"127.0.0.1:3260"}, logLevel: "warn", fabric: rdma.Defaults()}
+	o := newOptions()
 	cmd := &cobra.Command{
-		Use:   "iserd --lun SPEC [--lun SPEC ...]",
+		Use:   "iserd {--lun SPEC [--lun SPEC ...] | --config FILE}",
 		Short: "Export disks over iSER and iSCSI",
 		Long: `iserd exports files, block devices and memory as disks. One port serves iSER (over iWARP, in software)
 and plain iSCSI; the first octets of a connection tell which.
@@ -41,8 +42,13 @@ A LUN's SPEC is a path, or a kind with its size, and options behind commas:
   iops=N, bw=SIZE         at most N commands, and SIZE octets, per second (no limit)
   reservations=FILE|off   where persistent reservations are kept that outlive a restart (DISK.pr for a file; block devices and
                           memory have no place by themselves, and then refuse to keep any)
+  max-transfer=SIZE       most octets of one command (32MiB)
 
 The first LUN has the number 0, the next one 1, and so on.
+
+--config names a TOML file instead, which can have several targets, portal groups, access rules and more, and is read again on
+SIGHUP: exactly what differs is changed, and no session ends that is not concerned. 'iserd check FILE' finds its mistakes. --set KEY=VALUE sets
+anything that a file can, with or without one; it may be repeated. 'iserd ctl' speaks with a running iserd that has a --control socket.
 
 With --rnic verbs the kernel's RDMA device carries iSER. It listens by itself, on --listen-rdma, an address and
 port apart from those of --listen, which then serve plain iSCSI alone.
@@ -51,30 +57,54 @@ iserd listens on 127.0.0.1 unless told otherwise, because without the flags belo
 disks. --chap-file has initiators prove who they are (CHAP), --allow-initiator and --allow-network say whose names and addresses
 are let in; an initiator that is not let in does not see the target in discovery either. Data is not encrypted.
 
-It prints "ready: TARGET on ADDRESS" for each listener once it serves. SIGTERM or
-SIGINT ends it: it finishes what it has accepted, flushes, and exits with status 0. SIGHUP has it look at the sizes of its
-disks again, and tell initiators of what has grown.`,
+Sockets that systemd passes are taken with --listen systemd:NAME, or without --listen.
+
+It prints "ready: TARGET on ADDRESS" for each target and listener once it serves, and tells systemd where that has started it. SIGTERM or
+SIGINT ends it: it finishes what it has accepted, flushes, and exits with status 0. SIGHUP has it read its file again, look at the
+sizes of its disks, and tell initiators of what has grown.`,
 		Example: `  iserd --lun disk.img,size=1GiB
   iserd --lun disk.img --lun mem:64MiB --listen 192.0.2.10:3260 --target iqn.2026-11.com.example:store1
   iserd --lun disk.img,serial=A17,iops=2000,bw=100MiB
   iserd --lun disk.img --rnic verbs:siw0 --listen-rdma 192.0.2.10:3261
   iserd --lun disk.img --listen 192.0.2.10:3260 --chap-file /etc/iserd/users --allow-network 192.0.2.0/24
-  iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info`,
+  iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info
+  iserd --config /etc/iserd/iserd.toml --set limits.window=64
+  iserd --lun disk.img --control /tmp/iserd.sock --metrics 127.0.0.1:9860`,
 		Version: cli.Version(),
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return o.run(cmd.Context(), cmd.Flags(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f := cmd.Flags()
-	f.StringArrayVar(&o.luns, "lun", nil, "a disk to export (SPEC above); repeat for more")
-	f.StringArrayVar(&o.listen, "listen", o.listen, "`address:port` to listen on; repeat for more; port 0 picks a free one")
-	f.StringVar(&o.advertise, "advertise", "", "`address:port` that discovery announces instead of the one that the client used")
-	f.StringVar(&o.target, "target", "", "the target's iSCSI `name` (default iqn.2026-11.example.goiwarp:HOSTNAME)")
-	f.StringVar(&o.alias, "alias", "", "the target's alias, for people")
-	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
-	f.StringArrayVar(&o.listenRDMA, "listen-rdma", nil, "`address:port` where the RDMA device itself listens for iSER; repeat for more")
-	o.auth.flags(f)
-	o.fabric.Flags(f)
+	o.flags(cmd.Flags())
+	cmd.AddCommand(checkCommand(), ctlCommand())
+	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
+}
+
+// checkCommand is 'iserd check'.
+func checkCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Find the mistakes in a configuration file",
+		Long: `check reads a configuration file as 'iserd --config FILE' does, and prints every mistake with its line. It opens no disk and no
+port: whether those are there is found when iserd starts. Secrets files are read.`,
+		Example: `  iserd check /etc/iserd/iserd.toml`,
+		Args:    cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := config.Load(config.Source{File: args[0]})
+			if err == nil {
+				err = checkAccess(c)
+			}
+			if err != nil {
+				return tellAll(cmd.ErrOrStderr(), args[0], err)
+			}
+			luns := 0
+			for i := range c.Targets {
+				luns += len(c.Targets[i].LUNs)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d targets, %d LUNs, %d portals: good\n", args[0], len(c.Targets), luns, len(c.Portals))
+			return err
+		},
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/target"
+	"goiwarp/iscsi/tcp"
 	"goiwarp/iser"
 	"goiwarp/rnic"
 )
@@ -21,10 +22,19 @@ type fabric struct {
 	dev    rnic.Device
 	domain *iser.Domain
 	link   *rnic.LinkOptions
+	memory int       // octets of data of one connection in iSER
+	pool   *tcp.Pool // memory of connections over TCP
+	share  int       // octets of it that one may have
 	server *target.Server
-	portal target.PortalInfo
 	log    *slog.Logger
+
+	mu    sync.Mutex // guards what follows
+	live  map[counted]struct{}
+	ended rnic.Stats // of connections that are gone
 }
+
+// counted is a connection that may move data by RDMA.
+type counted interface{ Stats() rnic.Stats }
 
 // upgrade makes an iSER connection of a TCP connection; nil where the device cannot.
 func (f *fabric) upgrade() func(context.Context, net.Conn, []byte) (iscsi.Datamover, error) {
@@ -42,26 +52,75 @@ func (f *fabric) upgrade() func(context.Context, net.Conn, []byte) (iscsi.Datamo
 }
 
 func (f *fabric) accept(ctx context.Context, req rnic.Request) (iscsi.Datamover, error) {
-	return iser.Accept(ctx, req, iser.Config{Domain: f.domain, Log: f.log})
+	return iser.Accept(ctx, req, iser.Config{Domain: f.domain, BufferMemory: f.memory, Log: f.log})
 }
 
-// serve runs a connection to its end.
-func (f *fabric) serve(dm iscsi.Datamover) error { return f.server.Serve(dm, f.portal) }
+// serve runs a connection to its end, and counts what it did.
+func (f *fabric) serve(dm iscsi.Datamover, portal target.PortalInfo) error {
+	d, ok := dm.(counted)
+	if !ok {
+		return f.server.Serve(dm, portal)
+	}
+	f.mu.Lock()
+	if f.live == nil {
+		f.live = make(map[counted]struct{})
+	}
+	f.live[d] = struct{}{}
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		delete(f.live, d)
+		add(&f.ended, d.Stats())
+		f.mu.Unlock()
+	}()
+	return f.server.Serve(dm, portal)
+}
+
+// stats sums up what all connections did.
+func (f *fabric) stats() rnic.Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sum := f.ended
+	for d := range f.live {
+		add(&sum, d.Stats())
+	}
+	return sum
+}
+
+func add(to *rnic.Stats, s rnic.Stats) {
+	to.FPDUsSent += s.FPDUsSent
+	to.FPDUsReceived += s.FPDUsReceived
+	to.OctetsSent += s.OctetsSent
+	to.OctetsReceived += s.OctetsReceived
+	to.CRCsGenerated += s.CRCsGenerated
+	to.CRCsChecked += s.CRCsChecked
+	to.CRCErrors += s.CRCErrors
+	to.SendsSent += s.SendsSent
+	to.SendsReceived += s.SendsReceived
+	to.WritesSent += s.WritesSent
+	to.WritesReceived += s.WritesReceived
+	to.ReadsSent += s.ReadsSent
+	to.ReadsReceived += s.ReadsReceived
+	to.AtomicsSent += s.AtomicsSent
+	to.AtomicsReceived += s.AtomicsReceived
+	to.InvalidatesSent += s.InvalidatesSent
+	to.InvalidatesRecv += s.InvalidatesRecv
+}
 
 // listen opens a listener of the device itself.
 func (f *fabric) listen(ctx context.Context, addr string) (rnic.Listener, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return nil, fmt.Errorf("--listen-rdma %q: want ADDRESS:PORT, with an IPv6 address in brackets", addr)
+		return nil, fmt.Errorf("%q: want ADDRESS:PORT, with an IPv6 address in brackets", addr)
 	}
 	ln, err := f.dev.Listen(ctx, addr, f.link)
 	if err != nil {
-		return nil, fmt.Errorf("--listen-rdma %s: %w", addr, err)
+		return nil, fmt.Errorf("%s: %w", addr, err)
 	}
 	return ln, nil
 }
 
 // run accepts iSER connections from ln until ctx ends or ln fails, and returns after the last of them.
-func (f *fabric) run(ctx context.Context, ln rnic.Listener) error {
+func (f *fabric) run(ctx context.Context, ln rnic.Listener, portal func() target.PortalInfo) error {
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	defer func() { _ = ln.Close() }()
@@ -87,7 +146,7 @@ func (f *fabric) run(ctx context.Context, ln rnic.Listener) error {
 				log.Info("connection refused", "err", err)
 				return
 			}
-			if err := f.serve(dm); err != nil {
+			if err := f.serve(dm, portal()); err != nil {
 				log.Info("connection ended", "err", err)
 			}
 		})

@@ -92,6 +92,8 @@ type LU struct {
 	tas     atomic.Bool   // task aborted status (control mode page)
 	swp     atomic.Bool   // software write protect (control mode page)
 
+	protected atomic.Bool // by SetReadOnly
+
 	sanitizing    atomic.Pointer[sanitize] // one that runs or has failed
 	sanitizeState sanitizeState
 	copies        copyLog // what RECEIVE COPY RESULTS tells
@@ -269,11 +271,11 @@ func (l *LU) Serial() string { return l.ident.serial }
 // NAA is the NAA designator.
 func (l *LU) NAA() []byte { return l.ident.naa }
 
-// ReadOnly tells that writes are refused: by configuration, since a flush failed, or because an
-// initiator asked for it (SWP in the control mode page).
+// ReadOnly tells that writes are refused: by configuration, by SetReadOnly, since a flush failed, or because
+// an initiator asked for it (SWP in the control mode page).
 func (l *LU) ReadOnly() bool { return l.readOnly() || l.swp.Load() }
 
-func (l *LU) readOnly() bool { return l.cfg.ReadOnly || l.broken.Load() != nil }
+func (l *LU) readOnly() bool { return l.cfg.ReadOnly || l.protected.Load() || l.broken.Load() != nil }
 
 // Resize changes the store's size, in octets, and tells every nexus (CAPACITY DATA HAS CHANGED).
 // Taking blocks away is ErrShrink unless force is set.

@@ -1,0 +1,436 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"goiwarp/cmd/internal/cli"
+	"goiwarp/cmd/internal/rdma"
+	"goiwarp/cmd/iserd/internal/config"
+	"goiwarp/cmd/iserd/internal/ctl"
+	"goiwarp/cmd/iserd/internal/metrics"
+	"goiwarp/iscsi/scsi"
+	"goiwarp/iscsi/target"
+	"goiwarp/iscsi/tcp"
+	"goiwarp/iser"
+)
+
+const (
+	// iscsiProtocol and iscsiVersion name iSCSI to SCSI: the protocol identifier (SPC-4, section 7.6.1), and the
+	// version descriptor, 0960h and the protocol level (RFC 7144, section 6).
+	iscsiProtocol = 5
+	iscsiVersion  = 0x0960
+
+	portalGroup = 1
+)
+
+// daemon is a running iserd: what is served, and the means to change it.
+//
+//	flags, file --> config.Config --> apply: prepare all, then change what differs
+//	                                    ^
+//	   SIGHUP, ctl reload, ctl lun add ... (each makes another Config)
+type daemon struct {
+	out     io.Writer
+	log     *slog.Logger
+	level   *slog.LevelVar
+	notify  notifier
+	sockets sockets
+	file    string                         // of the configuration; empty: flags alone
+	reread  func() (*config.Config, error) // nil without a file
+
+	ctx    context.Context // ends when nothing new is taken any more
+	work   sync.WaitGroup  // portals, control socket, metrics, disks whose last command has not ended
+	failed chan error      // of a listener
+	began  time.Time
+
+	limits config.Limits // as they were at the start
+	pool   *tcp.Pool
+	fabric *fabric
+	server *target.Server
+
+	mu      sync.Mutex // held while something is changed; guards what follows
+	cfg     *config.Config
+	targets map[string]*served
+	portals map[string][]*listener
+	ready   bool
+	zombies []*disk // taken away, and not yet let go by their last command
+}
+
+// served is a target that is served.
+type served struct {
+	device *scsi.Device
+	disks  map[int]*disk
+}
+
+func newDaemon(out, errs io.Writer) *daemon {
+	level := new(slog.LevelVar)
+	return &daemon{
+		out: out, level: level, log: slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: level})),
+		failed: make(chan error, 1), targets: make(map[string]*served), portals: make(map[string][]*listener),
+	}
+}
+
+// fail ends the daemon.
+func (d *daemon) fail(err error) {
+	select {
+	case d.failed <- err:
+	default:
+	}
+}
+
+// run serves c until ctx ends. An error that is a config.Errors tells why nothing has been served.
+func (d *daemon) run(ctx context.Context, c *config.Config) (err error) {
+	d.began, d.limits = time.Now(), c.Limits
+	d.sockets = passedSockets()
+	defer d.sockets.close()
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	d.ctx = serving
+	if err := d.open(c); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.fabric.close()) }()
+	control, figures, err := d.openService(c)
+	if err != nil {
+		return err
+	}
+	d.withDefaults(c)
+	if open(c) {
+		d.log.Warn("whoever can connect can read and write the disks: see --chap-file, --allow-initiator and --allow-network")
+	}
+	if _, err := d.apply(serving, c, false); err != nil {
+		closeAll(control, figures)
+		return errors.Join(err, d.end(stop))
+	}
+	hangup, release := hangups()
+	defer release()
+	if err := d.serveAside(control, figures); err != nil {
+		closeAll(control, figures)
+		return errors.Join(err, d.end(stop))
+	}
+	d.announce()
+	err = d.wait(ctx, hangup)
+	d.notify.send("STOPPING=1\nSTATUS=Ending sessions")
+	return errors.Join(err, d.end(stop))
+}
+
+// open makes what the connections share.
+func (d *daemon) open(c *config.Config) error {
+	if err := d.setLevel(c.LogLevel); err != nil {
+		return err
+	}
+	// Half of the memory is for data over TCP, a quarter for data over RDMA and one for its receives.
+	d.pool = tcp.NewPool(int(c.Limits.Memory / 2))
+	o := rdma.Options{RNIC: c.RDMA.Device, CRC: c.RDMA.CRC, MaxFPDU: c.RDMA.MaxFPDU}
+	if err := o.Check(); err != nil {
+		return err
+	}
+	dev, err := o.Open(d.log)
+	if err != nil {
+		return err
+	}
+	domain, err := iser.NewDomain(dev, iser.DomainConfig{
+		BufferMemory: int(c.Limits.Memory / 4), ReceiveMemory: int(c.Limits.Memory / 4), Log: d.log,
+	})
+	if err != nil {
+		return errors.Join(err, dev.Close())
+	}
+	d.server, err = target.New(target.Config{
+		Limits: target.Limits{
+			Window: c.Limits.Window, Sessions: c.Limits.Sessions, InitiatorSessions: min(c.Limits.InitiatorSessions, c.Limits.Sessions),
+			Connections: c.Limits.Connections, Logins: c.Limits.Logins, Commands: c.Limits.Commands, Workers: c.Limits.Workers,
+		},
+		LoginTimeout: c.Timers.Login, PingInterval: c.Timers.Ping, PingTimeout: c.Timers.Dead, LogoutWait: c.Timers.Logout,
+		Meter: c.Metrics.Listen != "", Log: d.log,
+	})
+	if err != nil {
+		return errors.Join(err, domain.Close(), dev.Close())
+	}
+	d.fabric = &fabric{
+		dev: dev, domain: domain, link: o.Link(), memory: int(min(c.Limits.SessionMemory, 16<<20)),
+		pool: d.pool, share: int(c.Limits.SessionMemory), server: d.server, log: d.log,
+	}
+	return nil
+}
+
+func (f *fabric) close() error { return errors.Join(f.domain.Close(), f.dev.Close()) }
+
+// setLevel changes what is logged.
+func (d *daemon) setLevel(level string) error {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return cli.Usagef("log level %q: want debug, info, warn or error", level)
+	}
+	d.level.Set(l)
+	return nil
+}
+
+// withDefaults adds the portals of a configuration that names none.
+func (d *daemon) withDefaults(c *config.Config) {
+	switch {
+	case len(c.Portals) > 0:
+	case d.sockets.any():
+		c.Portals = []config.Portal{{Listen: config.Systemd}}
+	default:
+		c.Portals = []config.Portal{{Listen: defaultListen, Pos: config.Pos{File: "--listen"}}}
+	}
+}
+
+// openService opens the control socket and the listener for figures.
+func (d *daemon) openService(c *config.Config) (control, figures net.Listener, err error) {
+	if c.Metrics.Listen != "" {
+		if figures, err = metrics.Listen(c.Metrics.Listen); err != nil {
+			return nil, nil, err
+		}
+	}
+	if c.Control != "" {
+		if control, err = ctl.Listen(c.Control); err != nil {
+			closeAll(figures)
+			return nil, nil, err
+		}
+	}
+	return control, figures, nil
+}
+
+// serveAside serves the control socket and the figures until the daemon ends.
+func (d *daemon) serveAside(control, figures net.Listener) error {
+	if figures != nil {
+		h, err := metrics.Handler(metrics.Source{
+			Target: d.server.Metrics, RDMA: d.fabric.stats, Memory: d.memory, Healthy: d.healthy, Ready: d.isReady, Version: cli.Version(),
+			Sessions: func() bool {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return d.cfg.Metrics.Sessions
+			},
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(d.out, "metrics: http://%s/metrics\n", figures.Addr()); err != nil {
+			return err
+		}
+		d.work.Go(func() {
+			if err := metrics.Serve(d.ctx, figures, h); err != nil {
+				d.log.Error("metrics are not served any more", "err", err)
+			}
+		})
+	}
+	if control != nil {
+		d.work.Go(func() { ctl.Serve(d.ctx, control, d.control, d.log) })
+	}
+	return nil
+}
+
+// memory is what is held outside of the Go heap, in octets.
+func (d *daemon) memory() map[string]int64 {
+	p, s := d.pool.Stats(), d.fabric.domain.Stats()
+	return map[string]int64{
+		"tcp data held": p.Held, "tcp data lent": p.Lent, "iser data held": int64(s.BufferOctets), "iser receives held": int64(s.ReceiveOctets),
+	}
+}
+
+// healthy tells whether the server answers at all.
+func (d *daemon) healthy() error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.server.Status()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(5 * time.Second):
+		return errors.New("the sessions do not answer")
+	}
+}
+
+// isReady tells whether logins are taken.
+func (d *daemon) isReady() error {
+	if d.ctx.Err() != nil {
+		return errors.New("stopping")
+	}
+	if !d.mu.TryLock() {
+		return nil // something is being changed, while it serves
+	}
+	defer d.mu.Unlock()
+	if !d.ready {
+		return errors.New("starting")
+	}
+	return nil
+}
+
+// announce tells people and systemd that logins are taken.
+func (d *daemon) announce() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ready = true
+	for i := range d.cfg.Targets {
+		for _, k := range portalKeys(d.cfg.Portals) {
+			for _, l := range d.portals[k] {
+				if _, err := fmt.Fprintf(d.out, "ready: %s on %s\n", d.cfg.Targets[i].Name, l.addr()); err != nil {
+					d.fail(err)
+				}
+			}
+		}
+	}
+	d.notify.send("READY=1\nSTATUS=" + d.summary())
+}
+
+// summary is one line about what is served. d.mu is held.
+func (d *daemon) summary() string {
+	luns := 0
+	for i := range d.cfg.Targets {
+		luns += len(d.cfg.Targets[i].LUNs)
+	}
+	return fmt.Sprintf("Serving %d targets, %d LUNs on %d portals", len(d.cfg.Targets), luns, len(d.cfg.Portals))
+}
+
+// wait serves until ctx ends or a listener fails.
+func (d *daemon) wait(ctx context.Context, hangup <-chan struct{}) error {
+	var tick <-chan time.Time
+	if every := d.notify.watchdog(); every > 0 {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-d.failed:
+			return err
+		case <-tick:
+			if err := d.healthy(); err != nil {
+				d.log.Error("not healthy", "err", err) // systemd draws the consequence
+				continue
+			}
+			d.notify.send("WATCHDOG=1")
+		case <-hangup:
+			if _, err := d.reload(ctx); err != nil {
+				d.log.Error("reload failed; everything stays as it was", "err", cli.OneLine(err))
+			}
+		}
+	}
+}
+
+// reload reads the configuration again and changes what differs; without a file it looks at the sizes of the disks.
+func (d *daemon) reload(ctx context.Context) (*report, error) {
+	d.notify.reloading()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.notify.send("READY=1\nSTATUS=" + d.summary())
+	}()
+	r := &report{}
+	if d.reread != nil {
+		c, err := d.reread()
+		if err != nil {
+			return nil, err
+		}
+		d.withDefaults(c)
+		if r, err = d.apply(ctx, c, false); err != nil {
+			return r, err
+		}
+	}
+	d.rescan(r)
+	for _, s := range r.Changes {
+		d.log.Info("reload", "change", s)
+	}
+	for _, s := range r.Restart {
+		d.log.Warn("reload: in effect at the next start", "setting", s)
+	}
+	return r, nil
+}
+
+// rescan finds the disks that have become larger, and tells their initiators.
+func (d *daemon) rescan(r *report) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, t := range d.targets {
+		for n, k := range t.disks {
+			if k.lu.Refresh() {
+				r.changef("target %s: LUN %d has another size", name, n)
+			}
+		}
+	}
+}
+
+// end ends the sessions in order, then everything else.
+func (d *daemon) end(stop context.CancelFunc) error {
+	stop()
+	d.mu.Lock()
+	grace := 30 * time.Second
+	if d.cfg != nil {
+		grace = d.cfg.Timers.Drain
+	}
+	for _, lns := range d.portals {
+		for _, l := range lns {
+			l.close()
+		}
+	}
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), grace)
+	defer cancel()
+	err := d.server.Shutdown(ctx)
+	d.work.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range d.targets {
+		for _, k := range t.disks {
+			err = errors.Join(err, k.close())
+		}
+	}
+	for _, k := range d.zombies {
+		err = errors.Join(err, k.close())
+	}
+	return err
+}
+
+// closeAll closes listeners that nobody serves yet; nil ones are none.
+func closeAll(ls ...net.Listener) {
+	for _, l := range ls {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}
+
+// newDevice makes a SCSI device whose port is named after the target (RFC 7143, section 4.2.7).
+func newDevice(name string) *scsi.Device {
+	return scsi.NewDevice(scsi.Port{
+		Name: fmt.Sprintf("%s,t,0x%04x", name, portalGroup), DeviceName: name, Relative: 1,
+		Protocol: iscsiProtocol, Version: iscsiVersion,
+	})
+}
+
+// report is what a change has done.
+type report struct {
+	Changes []string `json:"changes"`
+	// Restart names what differs and takes effect at the next start only.
+	Restart []string `json:"restart,omitempty"`
+}
+
+func (r *report) changef(format string, args ...any) {
+	r.Changes = append(r.Changes, fmt.Sprintf(format, args...))
+}
+
+func (r *report) String() string {
+	var b strings.Builder
+	for _, s := range r.Changes {
+		b.WriteString(s + "\n")
+	}
+	for _, s := range r.Restart {
+		b.WriteString(s + ": in effect at the next start\n")
+	}
+	if b.Len() == 0 {
+		return "nothing to change\n"
+	}
+	return b.String()
+}
