@@ -191,8 +191,8 @@ func (d *Device) forget(n *Nexus) {
 }
 
 // Reset resets every logical unit (TARGET WARM RESET and TARGET COLD RESET): mode parameters go
-// back to what was configured, reservations end, and every nexus but by, which may be nil, is told
-// code (CodeBusReset or CodePowerOn). A nexus that sees only some logical units resets only those. The caller has
+// back to what was configured, SPC-2 reservations end, and every nexus is told code (CodeBusReset or CodePowerOn). by is
+// who asked; nil is the operator. A nexus that sees only some logical units resets only those. The caller has
 // aborted the tasks.
 func (d *Device) Reset(by *Nexus, code Code) {
 	for _, l := range *d.luns.Load() {

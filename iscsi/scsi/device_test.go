@@ -173,7 +173,8 @@ func TestResets(t *testing.T) {
 	r := memoryRig(t, 1<<20, scsi.LUConfig{})
 	b, c := r.newNexus("b"), r.newNexus("c")
 	r.lu.Reset(r.nexus)
-	r.tur(r.nexus).good(t, "the one that asked is not told")
+	r.tur(r.nexus).fails(t, scsi.KeyUnitAttention, scsi.CodeBusDeviceReset, "the one that asked, too")
+	r.tur(r.nexus).good(t)
 	r.tur(b).fails(t, scsi.KeyUnitAttention, scsi.CodeBusDeviceReset)
 	r.tur(b).good(t)
 	r.lu.Attention(scsi.CodeModeParametersChanged, nil)
@@ -294,8 +295,9 @@ func TestReservation(t *testing.T) {
 
 	assert.Equal(t, good, status(a, reserve))
 	r.lu.Reset(b)
-	assert.Equal(t, good, status(b, read), "a reset clears it")
 	r.tur(a)
+	r.tur(b)
+	assert.Equal(t, good, status(b, read), "a reset clears it")
 	assert.Equal(t, good, status(a, reserve))
 	a.Close()
 	assert.Equal(t, good, status(b, reserve), "the loss of the session clears it")
@@ -311,8 +313,11 @@ func TestStartStop(t *testing.T) {
 	c := scsi.StartStop(false)
 	c[4] = 0x02 // LOEJ
 	r.do(c, nil, 0).pointsTo(t, 4)
-	c[4] = 0x30 // STANDBY
-	r.do(c, nil, 0).pointsTo(t, 4)
+	for condition := range byte(15) { // nothing to power down, and LOEJ means nothing there
+		c[4] = (condition+1)<<4 | 0x02
+		r.do(c, nil, 0).good(t)
+		r.tur(r.nexus).good(t)
+	}
 }
 
 // REPORT SUPPORTED OPERATION CODES agrees with what the logical unit does, for every operation code

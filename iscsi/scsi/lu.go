@@ -316,9 +316,9 @@ func (l *LU) Refresh() bool {
 }
 
 // Reset is the LOGICAL UNIT RESET that a nexus asked for: mode parameters go back to what was
-// configured, reservations end, and every other nexus is told (BUS DEVICE RESET FUNCTION OCCURRED).
-// The caller has aborted the tasks. It may wait for the store if an initiator had turned the write
-// cache on.
+// configured, SPC-2 reservations end, and every nexus is told (BUS DEVICE RESET FUNCTION OCCURRED), the
+// one that asked, too (SAM-5, section 6.3.3); nil is the operator. The caller has aborted the tasks. It may
+// wait for the store if an initiator had turned the write cache on.
 func (l *LU) Reset(by *Nexus) { l.reset(by, CodeBusDeviceReset) }
 
 func (l *LU) reset(by *Nexus, code Code) {
@@ -337,7 +337,12 @@ func (l *LU) reset(by *Nexus, code Code) {
 	} else if !l.cfg.WriteThrough {
 		l.wce.Store(true)
 	}
-	l.Attention(code, by)
+	attrs := []any{"lun", l.cfg.Identity, "code", code}
+	if by != nil {
+		attrs = append(attrs, "by", by.initiator)
+	}
+	l.log.Info("logical unit reset", attrs...)
+	l.Attention(code, nil)
 }
 
 // Sync makes every write that was answered durable, as SYNCHRONIZE CACHE does; for a target that

@@ -207,7 +207,7 @@ func TestRegistrationOutlivesSession(t *testing.T) {
 	again := r.newNexus(portName("a"))
 	r.as(again, read[:], nil, 512).good(t)
 	r.lu.Reset(again) // SPC-4, section 5.12.1: a reset leaves persistent reservations alone
-	r.told(r.b)
+	require.Equal(t, scsi.CodeBusDeviceReset, r.told(r.b))
 	r.conflict(r.as(r.b, read[:], nil, 512))
 }
 

@@ -30,6 +30,13 @@ func (l *LU) Eject(force bool) error {
 	return nil
 }
 
+// prevented tells whether any nexus keeps the tray as it is.
+func (l *LU) prevented() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.preventing) > 0
+}
+
 // Insert brings a removable medium back and tells every nexus (NOT READY TO READY CHANGE, MEDIUM MAY HAVE CHANGED).
 func (l *LU) Insert() { l.insert(nil) }
 
@@ -49,11 +56,11 @@ func (t *task) absentMedium(c *command) bool {
 }
 
 // startStop is START STOP UNIT (SBC-3, section 5.25). There is no spindle: stopping makes everything durable and the logical unit stays
-// ready, because other initiators use it, too; power conditions are refused. LOEJ loads and ejects a removable medium.
+// ready, because other initiators use it, too, and power conditions are taken and mean nothing. LOEJ loads and ejects a removable
+// medium, but for a nexus's will (preventAllow).
 func (t *task) startStop() {
 	l := t.lu
-	if t.cdb[4]&0xf0 != 0 {
-		t.badBits(4, t.cdb[4]&0xf0)
+	if t.cdb[4]&0xf0 != 0 { // START and LOEJ mean nothing with a power condition
 		return
 	}
 	start, eject, noFlush := t.cdb[4]&0x01 != 0, t.cdb[4]&0x02 != 0, t.cdb[4]&0x04 != 0
@@ -63,6 +70,10 @@ func (t *task) startStop() {
 	}
 	switch {
 	case start && eject:
+		if l.ejected.Load() && l.prevented() {
+			t.fail(KeyIllegalRequest, CodeMediumRemovalPrevented)
+			return
+		}
 		l.insert(t.nexus)
 	case start:
 		if l.ejected.Load() {

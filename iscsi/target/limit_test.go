@@ -97,6 +97,7 @@ func TestLimitedCommandsCanBeAborted(t *testing.T) {
 		_, some := p.peek()
 		require.False(t, some)
 		require.NoError(t, s.all()[0].Device.LU(0).Limiter().Set(0, 0))
+		p.settle(0)
 		p.command(cmd{cdb: read10(0, 1), read: 512})
 		require.Zero(t, p.response().Status())
 		require.InDelta(t, 1, time.Since(start).Seconds(), 0.001, "no limit any more")

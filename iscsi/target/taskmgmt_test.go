@@ -108,6 +108,7 @@ func TestAbortStalledWrite(t *testing.T) {
 				require.Equal(t, time.Second, time.Since(start))
 				others(t, s, 9)
 
+				p.settle(0)
 				marker := pattern(4096, 77)
 				p.command(cmd{cdb: write10(0, 8), write: marker, immediate: 4096})
 				p.command(cmd{cdb: make([]byte, 6)}) // TEST UNIT READY needs no medium
@@ -159,6 +160,7 @@ func TestResetInFlight(t *testing.T) {
 			responses++
 		}
 		require.LessOrEqual(t, responses, 5)
+		p.settle(0)
 		marker := pattern(4096, 77)
 		p.command(cmd{cdb: write10(0, 8), write: marker, immediate: 4096})
 		require.Zero(t, p.response().Status())
