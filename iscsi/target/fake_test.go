@@ -226,7 +226,12 @@ func (f *fake) SendControl(p *iscsi.PDU, _ *iscsi.TaskBuffers) error {
 func (f *fake) PutData(d *iscsi.DataIn) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	b := d.Buf.(*fakeBuffer)
+	b, ok := d.Buf.(*fakeBuffer)
+	if !ok { // any other memory works
+		b = &fakeBuffer{f: f, b: append([]byte(nil), d.Buf.Bytes()...)}
+		f.used += len(b.b)
+		f.lent++
+	}
 	if f.term {
 		if !d.Notify {
 			f.release(b)

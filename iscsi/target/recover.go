@@ -26,11 +26,15 @@ type recovery struct {
 	loggedOut   bool        // its tasks may be reassigned, and its CID is free
 	timer       *time.Timer // ends it
 	kept        []*outcome  // of commands whose status has not been acknowledged, oldest first
+	octets      int         // of their data
 }
 
 // maxKept bounds the outcomes that a connection keeps. Initiators acknowledge with whatever they send, so that more than a few windows
 // means one that does not.
-const maxKept = 4096
+const (
+	maxKept       = 4096
+	maxKeptOctets = 8 << 20 // of data-in that cannot be had again
+)
 
 // errLost is what a command's Transfer says when its connection is gone and the data would go nowhere.
 var errLost = errors.New("target: connection lost, the command will be executed again")
@@ -200,10 +204,19 @@ func (c *conn) keepOutcome(t *task, p *iscsi.PDU) {
 }
 
 func (c *conn) keep(o *outcome) {
-	if len(c.rec.kept) >= maxKept {
-		c.rec.kept = slices.Delete(c.rec.kept, 0, 1)
-	}
 	c.rec.kept = append(c.rec.kept, o)
+	c.rec.octets += len(o.data)
+	for len(c.rec.kept) > maxKept || c.rec.octets > maxKeptOctets {
+		c.dropKept(0, 1)
+	}
+}
+
+// dropKept forgets the outcomes from i to before j.
+func (c *conn) dropKept(i, j int) {
+	for _, o := range c.rec.kept[i:j] {
+		c.rec.octets -= len(o.data)
+	}
+	c.rec.kept = slices.Delete(c.rec.kept, i, j)
 }
 
 // forgetKept forgets outcomes that the initiator has. c.mu is held.
@@ -212,7 +225,7 @@ func (c *conn) forgetKept() {
 	for n < len(c.rec.kept) && iscsi.SN(c.rec.kept[n].statSN).Less(c.ackedStatSN) {
 		n++
 	}
-	c.rec.kept = slices.Delete(c.rec.kept, 0, n)
+	c.dropKept(0, n)
 }
 
 // DataACKNotify implements iscsi.Notifier.

@@ -2,7 +2,6 @@ package target
 
 import (
 	"errors"
-	"slices"
 
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/scsi"
@@ -73,7 +72,17 @@ func (t *task) gone() error {
 
 // prepareRecovery decides what is kept of a new command. c.mu is held.
 func (c *conn) prepareRecovery(t *task) {
-	t.rec.copying = c.params.ErrorRecoveryLevel == 2 && !t.immediate && !t.plan.Blocks && t.in.total > 0 && t.in.total <= maxCopy
+	t.rec.copying = c.params.ErrorRecoveryLevel == 2 && !t.immediate && t.in.total > 0 && t.in.total <= maxCopy && !readsMedium(t.cdb)
+}
+
+// readsMedium tells the commands that can be executed again because they change nothing: READ (SBC-4, sections 5.13 to 5.17). Others may take
+// something with them, as REQUEST SENSE does.
+func readsMedium(cdb []byte) bool {
+	switch cdb[0] {
+	case 0x08, 0x28, 0xa8, 0x88:
+		return true
+	}
+	return len(cdb) > 9 && cdb[0] == 0x7f && cdb[8] == 0 && cdb[9] == 0x09 // READ(32)
 }
 
 // copyIn keeps data-in that is not to be read twice.
@@ -274,7 +283,7 @@ func (c *conn) reassign(f *function, rtt, expDataSN uint32) {
 				c.managed(f, iscsi.TaskNoReassign)
 				return
 			}
-			o.rec.kept = slices.Delete(o.rec.kept, i, i+1)
+			o.dropKept(i, i+1)
 			c.managed(f, iscsi.TaskComplete)
 			c.replay(k, from)
 			o.settled()
