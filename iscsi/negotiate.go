@@ -281,6 +281,9 @@ func (n *Negotiator) receive(a *answer) error {
 		return nil
 	}
 	own := n.own(k)
+	if k.Name == KeyRDMAExtensions && n.handover && n.later {
+		own = No // too late: what depends on it may have been agreed on (RFC 7145, section 6.3)
+	}
 	result, ok := k.Combine(v, own)
 	if !ok || n.join != nil && k.leads() && result != own {
 		a.send = Rejected

@@ -23,7 +23,8 @@
 //
 // The connection is an RDMA connection from its first octet, as Linux's ib_iser and isert make it:
 // both ends exchange a 4-octet CM header as private data, and the whole login travels in Sends.
-// RFC 7145's own order (login in the byte stream, then the switch) is not in this package.
+// RFC 7145's own order (login in the byte stream, then the switch) is Handover's: it is the Datamover of the login, and hands its
+// connection to a Datamover, or to plain iSCSI.
 //
 // # Pieces
 //

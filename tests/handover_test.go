@@ -67,3 +67,16 @@ func TestTsharkReadsOurHandover(t *testing.T) {
 	assert.NotEmpty(t, good)
 	assert.Len(t, good, len(regexp.MustCompile(`CRC check: .*`).FindAllString(verbose, -1)), "every CRC is good")
 }
+
+// TestHandoverBehindAuthentication: the security stage comes first, and who fails it never gets as far as iSER (RFC 7145, section 5.1.2).
+func TestHandoverBehindAuthentication(t *testing.T) {
+	d := startDaemon(t, "--lun", "mem:8MiB", "--chap-file", secretFile(t, "alice "+chapSecret), "--mutual-chap-file", secretFile(t, "disk "+diskSecret))
+	mine, theirs := secretFile(t, chapSecret), secretFile(t, diskSecret)
+	auth := []string{"--handover", "--hello", "--chap-user", "alice", "--chap-secret-file"}
+	args := append(append([]string(nil), auth...), mine, "--mutual-user", "disk", "--mutual-secret-file", theirs, "info", d.url("iser", "0"))
+	assert.Contains(t, tool(t, nil, args...), "start of all data (RFC 7145)")
+	r := run(t, nil, program(t, "iser"), append(append([]string(nil), auth...), theirs, "ls", d.url("iser", ""))...)
+	assert.Equal(t, 1, r.status)
+	assert.Contains(t, r.stderr, "0201 (authentication failure)")
+	require.Zero(t, d.stop(t))
+}
