@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -98,6 +99,8 @@ type daemon struct {
 	Name string
 	log  *bytes.Buffer
 	done chan struct{}
+
+	notices *net.UnixConn // what systemd is told, if a test listens
 }
 
 // url names a LUN, or the target if lun is "".

@@ -57,6 +57,7 @@ func (d *daemon) applyLocked(ctx context.Context, next *config.Config, force boo
 	p.prepare(ctx)
 	if len(p.errs) > 0 {
 		p.abandon()
+		p.errs.Sort()
 		return nil, p.errs
 	}
 	r := &report{}

@@ -72,7 +72,11 @@ func (o *options) run(ctx context.Context, f *pflag.FlagSet, out, errs io.Writer
 		d.reread = func() (*config.Config, error) { return o.configuration(f) }
 		d.file = absolute(o.file)
 	}
-	return d.run(ctx, c)
+	err = d.run(ctx, c)
+	if all := (config.Errors)(nil); o.file != "" && errors.As(err, &all) {
+		return tellAll(errs, o.file, err)
+	}
+	return err
 }
 
 // exclusive are flags that describe what a file describes as a whole.

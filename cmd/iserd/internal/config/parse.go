@@ -70,13 +70,18 @@ func Parse(file string, text []byte) (*Config, error) {
 
 // sorted are errors in the order of their lines, each once.
 func sorted(errs Errors) Errors {
-	slices.SortStableFunc(errs, func(a, b *Error) int {
+	errs.Sort()
+	return slices.CompactFunc(errs, func(a, b *Error) bool { return *a == *b })
+}
+
+// Sort brings the mistakes into the order of their lines.
+func (e Errors) Sort() {
+	slices.SortStableFunc(e, func(a, b *Error) int {
 		if a.File != b.File {
 			return strings.Compare(b.File, a.File) // flags come last
 		}
 		return a.Line - b.Line
 	})
-	return slices.CompactFunc(errs, func(a, b *Error) bool { return *a == *b })
 }
 
 const many = 1 << 20
