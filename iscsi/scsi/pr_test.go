@@ -599,3 +599,24 @@ func TestRegistrationsAreBounded(t *testing.T) {
 	}
 	require.Len(t, r.lu.Reservations().Registrations, 1004)
 }
+
+// TestReservedCommandsAllocateNothing: what a reservation costs each command is a look at a table.
+func TestReservedCommandsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	r := newPRRig(t, scsi.LUConfig{})
+	r.register()
+	r.out(r.a, scsi.SAReserve, scsi.ExclusiveAccessRegistrantsOnly, keyA, 0).good(t)
+	x := &stage{buf: make([]byte, 64<<10), in: 4096}
+	read := scsi.Read(0, 8, 0)
+	for n, want := range map[*scsi.Nexus]scsi.Status{
+		r.a: scsi.StatusGood, r.b: scsi.StatusGood, r.c: scsi.StatusReservationConflict,
+	} {
+		assert.Zero(t, testing.AllocsPerRun(200, func() {
+			if got := r.dev.Execute(t.Context(), n, 0, read[:], x).Status; got != want {
+				t.Fatal(got)
+			}
+		}))
+	}
+}

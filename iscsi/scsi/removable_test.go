@@ -110,3 +110,13 @@ func TestRotationRate(t *testing.T) {
 		require.ErrorContains(t, err, "revolutions", bad)
 	}
 }
+
+// TestNoCopyWithoutMedium: EXTENDED COPY needs the medium of both ends.
+func TestNoCopyWithoutMedium(t *testing.T) {
+	r := memoryRig(t, 1<<20, scsi.LUConfig{})
+	second := r.withSecond(memory(t, 1<<20), scsi.LUConfig{Removable: true})
+	list := copyList1(1, [][]byte{cscd(r.lu), cscd(second)}, [][]byte{segment(0, 1, 4, 0, 0)})
+	r.copy1(list).good(t)
+	require.NoError(t, second.Eject(false))
+	r.copy1(list).aborted(t, scsi.CodeThirdPartyFailure, 0, 4, "the medium is out")
+}

@@ -156,7 +156,7 @@ func (t *task) copySegment(list *copyList, s *copySegment, r *copyResult) (dst *
 		return dst, left, copyOutOfRange(s.at + 20)
 	}
 	if src.sanitizing.Load() != nil || dst.sanitizing.Load() != nil || t.copyConflict(src, false) || t.copyConflict(dst, true) ||
-		dst.ReadOnly() || t.nexus.readOnly(dst) {
+		dst.ReadOnly() || t.nexus.readOnly(dst) || src.Ejected() || dst.Ejected() {
 		return dst, left, copyAborted(CodeThirdPartyFailure)
 	}
 	done, err := copyBlocks(t.ctx, dst, int64(s.toLBA)*to, src, int64(s.sourceLBA)*from, size, r)
