@@ -47,6 +47,11 @@ func (d *Datamover) sendControl(p *iscsi.PDU, t *iscsi.TaskBuffers) error {
 			d.dropMessage(o)
 			return err
 		}
+	case op == iscsi.OpTaskMgmtReq && !d.target && iscsi.TaskMgmtRequest(bhs).Function() == iscsi.TaskReassign:
+		if err := d.reassign(h, bhs, t); err != nil {
+			d.dropMessage(o)
+			return err
+		}
 	case op == iscsi.OpSCSIResponse && d.target:
 		itt := iscsi.BHS(bhs).ITT()
 		if m, ok := d.remote[itt]; ok {

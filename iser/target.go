@@ -59,6 +59,23 @@ func (d *Datamover) accountTarget(bhs iscsi.BHS, p *iscsi.PDU, h Header) error {
 			m.unsolicited = max(m.unsolicited, min(d.params.FirstBurstLength, int(c.EDTL())))
 		}
 		d.remote[c.ITT()] = m
+	case iscsi.OpTaskMgmtReq:
+		r := iscsi.TaskMgmtRequest(bhs)
+		if r.Function() != iscsi.TaskReassign || !h.ReadValid() && !h.WriteValid() {
+			return nil
+		}
+		// The tags take the place of what was advertised before, and cover the whole of the data (RFC 7145, section 7.3.3).
+		if _, used := d.remote[r.RTT()]; !used && len(d.remote) >= 2*d.window+miscReceives {
+			return &CreditError{Held: len(d.remote) + 1, Limit: 2*d.window + miscReceives}
+		}
+		m := mapping{hasRead: h.ReadValid(), hasWrite: h.WriteValid()}
+		if m.hasRead {
+			m.read, m.readBase = h.ReadSTag(), h.ReadBase()
+		}
+		if m.hasWrite {
+			m.write, m.writeBase = h.WriteSTag(), h.WriteBase()
+		}
+		d.remote[r.RTT()] = m
 	case iscsi.OpDataOut:
 		o := iscsi.DataOutPDU(bhs)
 		if m, ok := d.remote[o.ITT()]; ok {

@@ -42,11 +42,37 @@ func (d *Datamover) advertise(h Header, bhs []byte, tb *iscsi.TaskBuffers) error
 	}
 	in := tb.In != nil && tb.InLen > 0 && c.Read()
 	out := tb.Out != nil && tb.OutLen > tb.Unsolicited && c.Write()
+	// Where the base is the first solicited octet no more than the solicited part is granted.
+	from := 0
+	if d.shiftedBase() {
+		from = tb.Unsolicited
+	}
+	return d.advertiseTask(h, c.ITT(), tb, in, out, from)
+}
+
+// reassign grants a task's memory anew on this connection and puts it into the header of the TASK REASSIGN request, under the ITT
+// of the task (RFC 7145, section 7.3.3). All data-out is granted, since the target may have lost what was sent unsolicited.
+func (d *Datamover) reassign(h Header, bhs []byte, tb *iscsi.TaskBuffers) error {
+	if tb == nil {
+		return nil
+	}
+	itt := iscsi.TaskMgmtRequest(bhs).RTT()
+	if t, ok := d.tasks[itt]; ok {
+		delete(d.tasks, itt)
+		d.revoke(&t.read)
+		d.revoke(&t.write)
+		d.recycleTask(t)
+	}
+	return d.advertiseTask(h, itt, tb, tb.In != nil && tb.InLen > 0, tb.Out != nil && tb.OutLen > 0, 0)
+}
+
+// advertiseTask grants data-in, and data-out behind its first from octets.
+func (d *Datamover) advertiseTask(h Header, itt uint32, tb *iscsi.TaskBuffers, in, out bool, from int) error {
 	if !in && !out {
 		return nil
 	}
-	if _, used := d.tasks[c.ITT()]; used {
-		return fmt.Errorf("%w: 0x%08x", ErrTask, c.ITT())
+	if _, used := d.tasks[itt]; used {
+		return fmt.Errorf("%w: 0x%08x", ErrTask, itt)
 	}
 	t := d.freeTask
 	if t == nil {
@@ -63,11 +89,6 @@ func (d *Datamover) advertise(h Header, bhs []byte, tb *iscsi.TaskBuffers) error
 		h.SetRead(t.read.stag, t.read.base)
 	}
 	if out {
-		// Where the base is the first solicited octet no more than the solicited part is granted.
-		from := 0
-		if d.shiftedBase() {
-			from = tb.Unsolicited
-		}
 		if err := d.grant(&t.write, tb.Out, from, tb.OutLen-from, writeAccess, true); err != nil {
 			d.revoke(&t.read)
 			d.recycleTask(t)
@@ -75,7 +96,7 @@ func (d *Datamover) advertise(h Header, bhs []byte, tb *iscsi.TaskBuffers) error
 		}
 		h.SetWrite(t.write.stag, t.write.base)
 	}
-	d.tasks[c.ITT()] = t
+	d.tasks[itt] = t
 	return nil
 }
 
