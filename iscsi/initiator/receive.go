@@ -191,6 +191,9 @@ func (s *Session) rejected(p *iscsi.PDU) {
 		return
 	}
 	h := iscsi.BHS(p.Data[:iscsi.BHSLen])
+	if op := h.Opcode(); s.params.ErrorRecoveryLevel > 0 && (op == iscsi.OpDataOut || op == iscsi.OpSNACK) {
+		return // the task goes on, and ends by its response (RFC 7143, section 7.3)
+	}
 	err := &RejectError{h.Opcode(), reason}
 	sl := s.lookup(h.ITT())
 	if sl == nil {
