@@ -37,7 +37,7 @@ fuzz: ## fuzz every target for FUZZ_SECONDS in all
 
 interop: ## against Linux's siw, ib_iser and LIO in QEMU (Debian 12, root): KERNEL=6.1|6.12, FULL=1 for the whole matrix, LEGS=names
 	@$(GO) build -o $(BIN)/interop ./tests/interop
-	@cd tests/interop && ../../$(BIN)/interop -kernel $(KERNEL) $(if $(FULL),-full) $(if $(LEGS),-legs $(LEGS))
+	@cd tests/interop && ../../$(BIN)/interop -kernel $(KERNEL) $(if $(FULL),-full) $(if $(LEGS),-legs $(LEGS)) $(if $(SIW),-siw $(SIW)) $(if $(MTU),-mtu $(MTU))
 
 clean: ## remove what was built
 	rm -rf $(BIN)

@@ -134,7 +134,7 @@ func (e *end) next() event {
 func (e *end) pdu(op iscsi.Opcode) *iscsi.PDU {
 	e.t.Helper()
 	ev := e.next()
-	require.Equal(e.t, control, ev.kind, "%v: upcall instead of PDU %#02x: %+v", e, op, ev)
+	require.Equal(e.t, control, ev.kind, "%v: upcall instead of PDU %#02x: %+v: %v", e, int(op), ev, ev.err)
 	require.Equal(e.t, op, ev.pdu.Opcode(), "%v: opcode", e)
 	return ev.pdu
 }
@@ -143,7 +143,7 @@ func (e *end) pdu(op iscsi.Opcode) *iscsi.PDU {
 func (e *end) completed() event {
 	e.t.Helper()
 	ev := e.next()
-	require.Equal(e.t, completion, ev.kind, "%v: upcall instead of a completion: %+v", e, ev)
+	require.Equal(e.t, completion, ev.kind, "%v: upcall instead of a completion: %+v: %v", e, ev, ev.err)
 	require.NoError(e.t, ev.err)
 	return ev
 }

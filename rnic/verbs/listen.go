@@ -115,7 +115,7 @@ func (l *listener) Accept(ctx context.Context) (rnic.Request, error) {
 	}
 	select {
 	case <-l.done:
-		return nil, fmt.Errorf("%w: listener", rnic.ErrClosed)
+		return nil, l.closed()
 	default:
 	}
 	select {
@@ -124,8 +124,18 @@ func (l *listener) Accept(ctx context.Context) (rnic.Request, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-l.done:
-		return nil, fmt.Errorf("%w: listener", rnic.ErrClosed)
+		return nil, l.closed()
 	}
+}
+
+// closed is why nothing is accepted any more.
+func (l *listener) closed() error {
+	l.dev.mu.Lock()
+	defer l.dev.mu.Unlock()
+	if l.dev.removed {
+		return fmt.Errorf("%w: %w", rnic.ErrClosed, errRemoved)
+	}
+	return fmt.Errorf("%w: listener", rnic.ErrClosed)
 }
 
 func (l *listener) Addr() net.Addr { return l.addr }

@@ -150,5 +150,8 @@ func removed(t *testing.T, name, addr string) {
 	require.NoError(t, dev.Close())
 	_, err = dev.AllocPD()
 	require.ErrorIs(t, err, rnic.ErrClosed)
+	_, err = ln.Accept(ctx)
+	require.ErrorIs(t, err, rnic.ErrClosed)
+	require.ErrorContains(t, err, "the device was removed")
 	fmt.Println("device closed before the process ended")
 }

@@ -34,6 +34,9 @@ func dissect(ctx context.Context, dir string) []check {
 			var errs bytes.Buffer
 			cmd.Stderr = &errs
 			out, err := cmd.Output()
+			if err != nil && bytes.Contains(errs.Bytes(), []byte("cut short")) {
+				return out, nil // the guest was reset in the midst of writing the file
+			}
 			if err != nil {
 				return nil, fmt.Errorf("tshark: %w: %s", err, errs.String())
 			}

@@ -15,45 +15,66 @@ import (
 	"time"
 )
 
-// leg is one boot: a script of legs/, the variant of siw it runs with, and the MTU.
+// leg is one boot: a script of legs/ and the setting that it runs in.
 type leg struct {
 	name     string
-	programs []string // ours, built for the guest: folders below the module's root
-	variant  string   // "", "-crc", "-p2p", "-rev1": what siw fixes when it is built
-	mtu      int
-	bound    time.Duration // a guard against hanging: how long the guest may run
-	long     bool          // with -full, or named, only
-	variants []string      // what the leg can do without; nil: all
-	reset    bool          // the guest resets itself once, and is booted again
-	disk     bool          // wants a disk that outlives the guest
-	check    func(dir string) []check
+	programs []string  // ours, built for the guest: folders below the module's root
+	verbs    bool      // they are built with the hardware provider, and so are its tests (verbs.test)
+	long     bool      // with -full, or named, only
+	reset    bool      // the guest resets itself once, and is booted again
+	disk     bool      // wants a disk that outlives the guest
+	also     []setting // what -full runs it in besides the first setting
+	setting
 }
 
-func (l leg) String() string {
-	v := "plain"
-	if l.variant != "" {
-		v = l.variant[1:]
+// setting is what the guest's siw is like, and the MTU of what its packets cross.
+type setting struct {
+	siw string // "plain", "crc", "p2p", "rev1": what siw fixes when it is built
+	mtu int
+}
+
+// variant is the suffix of the module's file.
+func (s setting) variant() string {
+	if s.siw == "plain" {
+		return ""
 	}
-	return fmt.Sprintf("%s siw %s mtu %d", l.name, v, l.mtu)
+	return "-" + s.siw
 }
 
-// table is every leg, in the order in which they run.
+func (l leg) String() string { return fmt.Sprintf("%s siw %s mtu %d", l.name, l.siw, l.mtu) }
+
+var (
+	first      = setting{"crc", 1500}
+	crcJumbo   = setting{"crc", 65535}
+	plain      = setting{"plain", 1500}
+	plainJumbo = setting{"plain", 65535}
+	p2p        = setting{"p2p", 1500}
+	rev1       = setting{"rev1", 1500}
+
+	// settings is the order in which -full goes through them.
+	settings = []setting{first, plain, plainJumbo, crcJumbo, p2p, rev1}
+)
+
+// table is every leg, in the order in which they run. All run in the first setting. What a leg proves decides what else it is run
+// in: frames and their sizes concern whatever moves data; peer-to-peer mode and revision 1 concern whoever sets up connections;
+// recovery and durability (kill, reset) lie above all of it.
+//
+// A leg is added with a row here and a script in legs/ that begins with ". /host/lib.sh", records what it finds with check, pass
+// and fail, and ends with finish; what it wants in the guest is named in guest/packages (programs) or guest/make.sh (modules).
 var table = []leg{
-	{name: "initiator", programs: []string{"cmd/iserd"}},
-	{name: "lio", programs: []string{"cmd/iser", "tests/interop/peer"}, variants: []string{"", "-crc", "-p2p"}},
-	{name: "libiscsi", programs: []string{"cmd/iserd"}, variants: []string{"", "-crc", "-p2p"}},
-	{name: "kill", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}},
-	{name: "reset", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}, disk: true, reset: true},
-	{name: "faults", programs: []string{"cmd/iwarp", "cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}},
-	{name: "throughput", programs: []string{"cmd/iserd", "tests/interop/peer"}, variants: []string{"", "-crc"}, long: true},
-	{name: "rping", programs: []string{"cmd/iwarp"}, variants: []string{"", "-crc", "-p2p"}},
+	{name: "initiator", programs: []string{"cmd/iserd"}, also: []setting{plainJumbo, p2p, rev1}},
+	{name: "lio", programs: []string{"cmd/iser", "tests/interop/peer"}, also: []setting{plain, crcJumbo, p2p}},
+	{name: "libiscsi", programs: []string{"cmd/iserd"}, also: []setting{plainJumbo, p2p}},
+	{name: "kill", programs: []string{"cmd/iserd", "tests/interop/peer"}},
+	{name: "reset", programs: []string{"cmd/iserd", "tests/interop/peer"}, disk: true, reset: true},
+	{name: "faults", programs: []string{"cmd/iwarp", "cmd/iserd", "tests/interop/peer"}, also: []setting{plain}},
+	{name: "throughput", programs: []string{"cmd/iserd", "tests/interop/peer"}, long: true, also: []setting{plainJumbo}},
+	{name: "rping", programs: []string{"cmd/iwarp"}, also: []setting{plain, plainJumbo, crcJumbo, p2p}},
+	{name: "verbs", programs: []string{"cmd/iserd", "cmd/iser", "cmd/iwarp"}, verbs: true, also: []setting{plain}},
 }
 
-// matrix is what -full runs each leg with; without it the first alone.
-var matrix = []struct {
-	variant string
-	mtu     int
-}{{"-crc", 1500}, {"", 1500}, {"", 65535}, {"-crc", 65535}, {"-p2p", 1500}, {"-rev1", 1500}}
+// bound is a guard against hanging: how long a guest may run. A busy machine starves guests.
+const bound = 30 * time.Minute
 
 // choose lists what the flags ask for.
 func (o *options) choose() ([]leg, error) {
@@ -67,21 +88,19 @@ func (o *options) choose() ([]leg, error) {
 		}
 	}
 	var legs []leg
-	for i, m := range matrix {
-		if i > 0 && !o.full {
-			break
-		}
+	for _, s := range settings {
 		for _, l := range table {
-			if only != nil && !slices.Contains(only, l.name) || only == nil && l.long && !o.full {
+			switch {
+			case only != nil && !slices.Contains(only, l.name), only == nil && l.long && !o.full:
+				continue
+			case s != first && !slices.Contains(l.also, s):
+				continue
+			case o.siw != "" && s.siw != o.siw, o.mtu != 0 && s.mtu != o.mtu:
+				continue
+			case s != first && !o.full && o.siw == "" && o.mtu == 0:
 				continue
 			}
-			if l.variants != nil && !slices.Contains(l.variants, m.variant) {
-				continue
-			}
-			l.variant, l.mtu = m.variant, m.mtu
-			if l.bound == 0 {
-				l.bound = 15 * time.Minute
-			}
+			l.setting = s
 			legs = append(legs, l)
 		}
 	}
@@ -93,7 +112,10 @@ func (o *options) choose() ([]leg, error) {
 
 // prepare fills the folder that the guest sees as /host.
 func (l leg) prepare(dir, programs string, full bool) error {
-	env := fmt.Sprintf("VARIANT=%s\nMTU=%d\nFULL=%d\n", l.variant, l.mtu, map[bool]int{true: 1}[full])
+	if l.verbs {
+		programs = filepath.Join(programs, "verbs")
+	}
+	env := fmt.Sprintf("VARIANT=%s\nMTU=%d\nFULL=%d\n", l.variant(), l.mtu, map[bool]int{true: 1}[full])
 	if err := os.WriteFile(filepath.Join(dir, "env"), []byte(env), 0o644); err != nil {
 		return err
 	}
@@ -102,6 +124,9 @@ func (l leg) prepare(dir, programs string, full bool) error {
 		return err
 	}
 	for _, e := range entries {
+		if e.IsDir() {
+			continue
+		}
 		if err := os.Link(filepath.Join(programs, e.Name()), filepath.Join(dir, e.Name())); err != nil {
 			if err := copyFile(filepath.Join(dir, e.Name()), filepath.Join(programs, e.Name()), 0o755); err != nil {
 				return err
@@ -124,7 +149,7 @@ func copyFile(dst, src string, mode fs.FileMode) error {
 
 // boot runs the guest to its end. Emulation, not KVM: it works in any container, and slowness finds races.
 func boot(ctx context.Context, l leg, guest, dir string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.bound, fmt.Errorf("the guest did not end within %v", l.bound))
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the guest did not end within %v", bound))
 	defer cancel()
 	console, err := os.OpenFile(filepath.Join(dir, "console.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

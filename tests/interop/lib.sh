@@ -5,7 +5,7 @@ IP=10.9.0.1
 PORT=3260
 IQN=iqn.2026-11.com.example:interop
 dmesg -n 4
-for p in iserd iser iwarp peer; do [ -e /host/$p ] && cp /host/$p /usr/bin/; done
+for p in iserd iser iwarp peer verbs.test; do [ -e /host/$p ] && cp /host/$p /usr/bin/; done
 [ -e /host/reset ] || : >/host/results
 failures=0
 

@@ -9,7 +9,7 @@ kernel=$1 cache=$2
 here=$(cd "$(dirname "$0")" && pwd)
 say() { echo "guest: $*" >&2; }
 
-tools=(qemu-system-x86 seabios cpio zstd xz-utils make gcc-12 binutils libelf1 tshark)
+tools=(qemu-system-x86 seabios cpio zstd xz-utils make gcc-12 gcc libc6-dev binutils libelf1 tshark libibverbs-dev librdmacm-dev pkg-config)
 missing=()
 for p in "${tools[@]}"; do dpkg -s "$p" >/dev/null 2>&1 || missing+=("$p"); done
 fresh=
@@ -37,7 +37,7 @@ names() {
 }
 names || { refresh; names; } || { say "no Debian kernel $kernel in this machine's package lists (want Debian 12)"; exit 1; }
 
-key=$({ awk '{ print $2, $4 }' <<<"$files" | sort; cat "$here"/{make.sh,init,packages}; } | sha256sum | cut -c1-16)
+key=$({ awk '{ print $2, $4 }' <<<"$files" | sort; cat "$here"/{make.sh,init,packages,libiscsi.c}; } | sha256sum | cut -c1-16)
 out=$cache/guest-$release-$key
 if [ -e "$out/complete" ]; then
 	say "$release from $out"
@@ -113,6 +113,8 @@ for variant in "" -crc -p2p -rev1; do
 	strip --strip-debug "$b/siw.ko" -o "$stage/siw/siw$variant.ko"
 done
 
+gcc-12 -O2 -fno-builtin -shared -fPIC -o "$stage/usr/lib/libiscsi-mend.so" "$here/libiscsi.c"
+
 say "assembling the initramfs"
 mkdir -p "$stage"/{proc,sys,dev,run,tmp,root,host,mnt,var/lib}
 ln -sf bash "$stage/usr/bin/sh"
@@ -128,7 +130,7 @@ echo 'hosts: files' >"$stage/etc/nsswitch.conf"
 
 # The modules that the legs use and all that these need; uncompressed, since emulation unpacks slowly.
 modules="ib_iser ib_isert iscsi_tcp iscsi_target_mod target_core_mod target_core_file rdma_ucm ib_uverbs rdma_cm iw_cm rdma_rxe sd_mod sg dummy veth
-	9p 9pnet_virtio virtio_pci virtio_blk virtio_rng virtio_console crc32c_generic crc32c-intel crc32c libcrc32c af_packet ext4 configfs tcp_diag"
+	9p 9pnet_virtio virtio_pci virtio_blk virtio_rng virtio_console crc32c_generic crc32c-intel crc32c libcrc32c crc32_generic af_packet ext4 configfs tcp_diag"
 kmods=$work/kmods
 mkdir -p "$kmods/lib/modules/$release/extra" "$stage/usr/lib/modules/$release"
 cp -a "$work/image/lib/modules/$release/." "$kmods/lib/modules/$release/"

@@ -23,8 +23,11 @@ parallel() { # four writers at once, each with its quarter of the disk, then all
 }
 zeros() { cmp -n $(($2 << 20)) $1 /dev/zero; }
 views() { # what SCSI tools see: $1 is the disk, $2 where to keep it
+	local s=/sys/block/${1#/dev/}
 	mkdir -p $2
 	for p in sv sn di bl bdc lbpv; do sg_vpd -p $p $1 >$2/vpd-$p || return 1; done
+	cat $s/device/wwid >$2/wwid || return 1
+	lsscsi -s $(basename $(readlink -f $s/device)) | awk '{ $1 = ""; sub("/dev/[^ ]*", "DISK"); print }' >$2/lsscsi && [ -s $2/lsscsi ] || return 1
 	sg_inq $1 >$2/inq && sg_readcap --16 $1 >$2/readcap && sg_opcodes $1 >$2/opcodes 2>&1 && sg_luns $1 >$2/luns && sg_turs $1 && sg_modes -a $1 >$2/modes
 }
 write_tree() {
@@ -88,7 +91,7 @@ for transport in iser tcp; do
 		logout_clean "$transport"
 	done
 done
-for v in vpd-sn vpd-bl vpd-bdc vpd-lbpv inq opcodes; do
+for v in vpd-sv vpd-sn vpd-di vpd-bl vpd-bdc vpd-lbpv wwid lsscsi inq readcap opcodes luns modes; do
 	check "both transports show the same: $v" cmp /tmp/views-iser/$v /tmp/views-tcp/$v
 done
 iserd_down

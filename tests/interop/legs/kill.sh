@@ -10,6 +10,7 @@ acked() { [ $(wc -l </tmp/acks) -ge $1 ]; }
 for transport in iser tcp; do
 	iface=$transport
 	[ $transport = tcp ] && iface=default
+	capture_start $transport "tcp port $PORT"
 	node $iface >/dev/null
 	set_node node.conn[0].timeo.noop_out_interval 5
 	set_node node.conn[0].timeo.noop_out_timeout 5
@@ -32,6 +33,7 @@ for transport in iser tcp; do
 	check "$transport: each acknowledged write is on the disk" sh -c "echo 3 >/proc/sys/vm/drop_caches; peer verify $disk /tmp/acks"
 	check "$transport: the session is logged in" sh -c "iscsiadm -m session -P 1 | grep 'Session State: LOGGED_IN'"
 	check "$transport logout" logout
+	capture_stop
 	await 60 "the disks to go" no_disks
 	check "$transport: each acknowledged write is in the image" peer verify /disks/a.img /tmp/acks
 	cat /tmp/check.out

@@ -1,4 +1,4 @@
-# libiscsi over siw (iser://) to iserd: its tools, and the read and write suites of its test program.
+# libiscsi over siw (iser://) to iserd: its tools and the suites of its test program, and how that fares with LIO.
 . /host/lib.sh
 siw_up
 iserd_up --lun mem:64MiB --log-level debug
@@ -9,19 +9,42 @@ check "iscsi-readcapacity16" sh -c "timeout 60 iscsi-readcapacity16 $url | tee /
 capture_stop
 check "iscsi-perf" sh -c "timeout 60 iscsi-perf -m 8 -b 64 -t 3 $url | tr '\r' '\n' | tail -3 | tee /dev/stderr | grep -i iops"
 cat /tmp/check.out
-suites="SCSI.Read10 SCSI.Write10"
-[ $FULL = 1 ] && suites="SCSI.Read6 SCSI.Read12 SCSI.Read16 SCSI.Write12 SCSI.Write16 SCSI.WriteVerify10 SCSI.CompareAndWrite SCSI.Unmap SCSI.WriteSame10 SCSI.WriteSame16 $suites"
-for s in $suites; do
-	check "iscsi-test-cu $s over TCP" sh -c "timeout 300 iscsi-test-cu -d -t $s iscsi://$IP:$PORT/$IQN/0"
-	tail -n 40 /tmp/check.out
-done
-# Over iSER the test program's own start, a session with its commands, is served. Then libiscsi 1.19 crashes while it sets up
-# its second connection in one process, before it sends anything on it.
-timeout 60 iscsi-test-cu -d -t SCSI.Read10 $url >/tmp/testcu.out 2>&1
-note "iscsi-test-cu over iSER ended with status $? ($(dmesg | grep -c 'iscsi-test-cu.*segfault') crash in $(dmesg | grep -o 'iscsi-test-cu.*segfault.* in [^[]*' | sed 's/.* in //' | tail -1))"
-started() { grep 'session ended' /tmp/iserd.log | grep 'libiscsi:iscsi-test' | tail -1 | grep -E 'commands=[1-9]'; }
-await 30 "iserd to see iscsi-test-cu go" started && pass "iscsi-test-cu's first session over iSER is served"
+
+# cu URL TESTS...: each in a process of its own. libiscsi 1.19 needs help to connect twice in one over iSER, as its test program
+# does: see guest/libiscsi.c. Its Async tests post more tasks than it has descriptors for, and crash; they run over TCP.
+cu() {
+	local url=$1 t help=
+	[ ${url%%:*} = iser ] && help=/usr/lib/libiscsi-mend.so
+	shift
+	for t in $*; do
+		LD_PRELOAD=$help timeout 300 iscsi-test-cu -d -t SCSI.$t $url >/tmp/cu.out 2>&1
+		check "iscsi-test-cu $t over ${url%%:*}" awk '/^ *tests / { ran = $3; failed = $5 } END { exit !(ran > 0 && failed == 0) }' /tmp/cu.out ||
+			tail -n 40 /tmp/cu.out
+	done
+}
+over_tcp="Read10 Write10"
+over_iser="Read10.Simple Read10.BeyondEol Write10.Simple Write10.BeyondEol"
+if [ $FULL = 1 ]; then
+	over_tcp="Read6 Read12 Read16 Write12 Write16 WriteVerify10 CompareAndWrite Unmap WriteSame10 WriteSame16 $over_tcp"
+	over_iser="$over_iser Read6 CompareAndWrite Unmap Inquiry TestUnitReady ReadCapacity16"
+	for w in Read10 Write10; do over_iser="$over_iser $w.ZeroBlocks $w.DpoFua"; done
+	for w in Read12 Read16 Write12 Write16; do over_iser="$over_iser $w.Simple $w.BeyondEol $w.ZeroBlocks $w.DpoFua"; done
+fi
+capture_start tests "tcp port $PORT"
+cu iscsi://$IP:$PORT/$IQN/0 $over_tcp
+cu $url $over_iser
+capture_stop
 check "nothing of it was rejected" sh -c "! grep -E 'rejected|Terminate' /tmp/iserd.log"
 check "the kernel has nothing to complain of" warnings
 iserd_down
+
+# The same test against the kernel's target. Without help it cannot begin there either: the second connection hears of the end of
+# the first one.
+if [ $FULL = 1 ]; then
+	lio_up
+	lio_target $IQN-lio $IP:3262 iser
+	timeout 60 iscsi-test-cu -d -t SCSI.Read10.Simple iser://$IP:3262/$IQN-lio/0 >/tmp/lio.out 2>&1
+	note "to LIO without help: status $?, $(grep -E '^Login Failed|segfault' /tmp/lio.out | head -1)"
+	cu iser://$IP:3262/$IQN-lio/0 Read10.Simple Write10.Simple
+fi
 finish

@@ -17,6 +17,7 @@ initiator_up
 acked() { [ $(wc -l </host/acks-$1) -ge $2 ]; }
 iserd_up --lun /disks/iser.img,size=64MiB --lun /disks/tcp.img,size=64MiB
 check "mkfs reached the disk" sync
+capture_start "" "tcp port $PORT"
 node iser >/dev/null
 must "iser login" login
 disk=$(disk 0) || finish

@@ -22,6 +22,15 @@ rate() {
 rate_of() { awk -v n=$1 '/copied/ { for (i = 1; i <= NF; i++) if ($i == "s,") printf "%.1f", n * 1.048576 / $(i - 1) }'; }
 compare() { # NAME OURS THEIRS
 	local kind a b i
+	# A little of everything for tshark first, since a capture of all would slow down what is measured.
+	capture_start ${1,,} "tcp port $PORT or tcp port 3262 or tcp port 3263"
+	for i in $2 $3; do
+		dd if=/dev/urandom of=$i bs=256k count=8 oflag=direct 2>/dev/null
+		dd if=$i of=/dev/null bs=256k count=8 iflag=direct 2>/dev/null
+		peer io $i write 100 >/dev/null
+		peer io $i read 100 >/dev/null
+	done
+	capture_stop
 	for kind in "sequential write" "sequential read" "random write" "random read"; do
 		a=0 b=0
 		for i in 1 2 3; do
