@@ -9,15 +9,30 @@ for p in iserd iser iwarp peer verbs.test; do [ -e /host/$p ] && cp /host/$p /us
 [ -e /host/reset ] || : >/host/results
 failures=0
 
-record() { echo "$*" >>/host/results && echo "[${SECONDS} s] $*"; }
+record() { doing "what follows: $*" && echo "$*" >>/host/results && echo "[${SECONDS} s] $*"; }
 pass() { record "PASS $*"; }
 fail() { record "FAIL $*" && failures=$((failures + 1)); }
 note() { record "NOTE $*"; }
+
+# doing says what the leg is at. Nothing may go on for longer than PATIENCE seconds, far beyond what a starved guest needs: then
+# the leg is given up, and says what it was at and what the kernel was waiting for.
+PATIENCE=900
+doing() { echo "$*" >/tmp/doing; }
+watchdog() {
+	while sleep 5; do
+		[ $(($(date +%s) - $(stat -c %Y /tmp/doing))) -ge $PATIENCE ] || continue
+		fail "no end within $PATIENCE s: $(cat /tmp/doing)"
+		ps
+		echo w >/proc/sysrq-trigger
+		finish
+	done
+}
 
 # check NAME COMMAND...: the command succeeds.
 check() {
 	local name=$1 status
 	shift
+	doing "$name"
 	"$@" >/tmp/check.out 2>&1
 	status=$?
 	if [ $status = 0 ]; then pass "$name"; return 0; fi
@@ -33,6 +48,7 @@ must() { check "$@" || finish; }
 await() {
 	local end=$((SECONDS + $1)) what=$2
 	shift 2
+	doing "waiting for $what"
 	until "$@" >/dev/null 2>&1; do
 		if [ $SECONDS -ge $end ]; then
 			fail "waited in vain for $what"
@@ -52,8 +68,11 @@ finish() {
 	echo "--- kernel"
 	dmesg | grep -v 'speed is unknown' | tail -n 80
 	echo $failures >/host/finished
+	[ $BASHPID = $$ ] || { sync && poweroff -f; } # the watchdog
 	exit $((failures > 0))
 }
+doing "the start"
+watchdog &
 
 # siw_up: one siw device for all traffic. siw cannot resolve 127.0.0.1 on lo, so it sits on a dummy device; packets between
 # its own addresses still cross lo, which sets the MTU and is where to capture.
@@ -77,8 +96,8 @@ capture_start() {
 }
 capture_stop() {
 	[ -n "$TCPDUMP" ] || return 0
-	local last=-1 now # nothing more to come once the file stays as it is
-	while now=$(stat -c %s /host/session*.pcap | tr '\n' ' ') && [ "$now" != "$last" ]; do
+	local last=-1 now end=$((SECONDS + 60)) # nothing more to come once the file stays as it is
+	while [ $SECONDS -lt $end ] && now=$(stat -c %s /host/session*.pcap | tr '\n' ' ') && [ "$now" != "$last" ]; do
 		last=$now
 		sleep 0.5
 	done

@@ -2,8 +2,7 @@
 # make.sh KERNEL CACHE: makes the guest of a Debian kernel series (6.1, 6.12) unless CACHE has it, and prints its folder:
 # vmlinuz and initramfs.cpio.zst. A guest is kept under the versions of all its packages and this recipe's own text.
 #
-# Debian builds its kernels without siw. The module is built from the kernel's own source package against the headers of the very
-# same version, once for each thing that siw fixes at compile time: plain, -crc, -p2p, -rev1.
+# Debian builds its kernels without siw: siw.sh makes the module.
 set -euo pipefail
 kernel=$1 cache=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -37,7 +36,7 @@ names() {
 }
 names || { refresh; names; } || { say "no Debian kernel $kernel in this machine's package lists (want Debian 12)"; exit 1; }
 
-key=$({ awk '{ print $2, $4 }' <<<"$files" | sort; cat "$here"/{make.sh,init,packages,libiscsi.c}; } | sha256sum | cut -c1-16)
+key=$({ awk '{ print $2, $4 }' <<<"$files" | sort; cat "$here"/{make.sh,siw.sh,init,packages,libiscsi.c}; } | sha256sum | cut -c1-16)
 out=$cache/guest-$release-$key
 if [ -e "$out/complete" ]; then
 	say "$release from $out"
@@ -75,7 +74,7 @@ deb() { # the file of a package
 each() { sed 's/=.*//' <<<"$1"; }
 
 say "unpacking"
-mkdir -p "$work"/{image,kbuild,siw,stage,out}
+mkdir -p "$work"/{image,kbuild,stage,out}
 dpkg -x "$(deb "$image")" "$work/image"
 for p in "${parts[@]:1:3}"; do dpkg -x "$(deb "$(each "$p")")" "$work/kbuild"; done
 stage=$work/stage
@@ -87,32 +86,17 @@ for p in "${user[@]}"; do
 		--exclude='./usr/share/locale' --exclude='./usr/share/info' --exclude='./usr/share/lintian'
 done
 
-say "building siw"
-dpkg --fsys-tarfile "$(deb "linux-source-$kernel")" | tar -xO --wildcards '*.tar.xz' | xz -dc -T2 |
-	tar -x -C "$work/siw" --strip-components=1 --wildcards '*/drivers/infiniband/sw/siw/*'
-headers=$work/kbuild/usr/src/linux-headers-$release
-sed -i "s#/usr/src/#$work/kbuild/usr/src/#" "$headers/Makefile"
-for variant in "" -crc -p2p -rev1; do
-	b=$work/siw$variant.build
-	cp -r "$work/siw/drivers/infiniband/sw/siw" "$b"
-	case $variant in
-	-crc) edit='s/^const bool mpa_crc_required;/const bool mpa_crc_required = true;/; s/^const bool mpa_crc_strict;/const bool mpa_crc_strict = true;/' ;;
-	-p2p) edit='s/^const bool peer_to_peer;/const bool peer_to_peer = true;/' ;;
-	-rev1) edit='s/^u_char mpa_version = MPA_REVISION_2;/u_char mpa_version = MPA_REVISION_1;/' ;;
-	*) edit= ;;
-	esac
-	if [ -n "$edit" ]; then
-		cp "$b/siw_main.c" "$work/before"
-		sed -i "$edit" "$b/siw_main.c"
-		cmp -s "$work/before" "$b/siw_main.c" && { say "siw$variant: the constant is not where it was"; exit 1; }
-	fi
-	# Without its debug information, or it wants pahole.
-	make -s -C "$headers" M="$b" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES= CONFIG_DEBUG_INFO= modules -j"$(nproc)" >"$work/make.log" 2>&1 ||
-		{ cat "$work/make.log" >&2; exit 1; }
-	mkdir -p "$stage/siw"
-	strip --strip-debug "$b/siw.ko" -o "$stage/siw/siw$variant.ko"
-done
-
+# siw takes the longest: it is kept apart, so that a change of the user land does not build it again.
+modules_key=$({ echo "$release $version"; cat "$here/siw.sh"; } | sha256sum | cut -c1-16)
+built=$cache/siw-$release-$modules_key
+if [ ! -e "$built" ]; then
+	say "building siw"
+	mkdir "$work/siw.out"
+	"$here/siw.sh" "$(deb "linux-source-$kernel")" "$work/kbuild" "$release" "$work/siw.out"
+	mv "$work/siw.out" "$built"
+fi
+mkdir -p "$stage/siw"
+cp "$built"/*.ko "$stage/siw/"
 gcc-12 -O2 -fno-builtin -shared -fPIC -o "$stage/usr/lib/libiscsi-mend.so" "$here/libiscsi.c"
 
 say "assembling the initramfs"
