@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 const (
@@ -544,4 +545,56 @@ func ExampleParseCHAPAlgorithm() {
 	a, err := ParseCHAPAlgorithm("sha3-256")
 	fmt.Println(a, int(a), err)
 	// Output: SHA3-256 8 <nil>
+}
+
+// TestCHAPProperty: whatever user, secrets and algorithm, the handshake ends well if both sides have the same, and only then.
+func TestCHAPProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		octets := rapid.StringMatching(`[!-~]{1,40}`)
+		user, own, asked := octets.Draw(t, "user"), octets.Draw(t, "secret"), octets.Draw(t, "mutual")
+		if own == asked {
+			return
+		}
+		draw := func(value, label string) string {
+			if rapid.IntRange(0, 3).Draw(t, label) > 0 {
+				return value
+			}
+			return octets.Draw(t, "another "+label)
+		}
+		sayUser, sayOwn, haveAsked := draw(user, "user"), draw(own, "secret"), draw(asked, "mutual")
+		mutual := rapid.Bool().Draw(t, "two-way")
+		tc := CHAPTargetConfig{Users: []Credentials{{User: user, Secret: secret(t, own)}}, Mutual: Credentials{User: "disk", Secret: secret(t, haveAsked)}}
+		ic := CHAPInitiatorConfig{
+			Credentials: Credentials{User: sayUser, Secret: secret(t, sayOwn)},
+			Algorithms:  []CHAPAlgorithm{rapid.SampledFrom(CHAPAlgorithms()).Draw(t, "algorithm")},
+		}
+		if mutual {
+			ic.Mutual.Secret = secret(t, asked)
+		}
+		tg, err := NewCHAPTarget(tc)
+		if err != nil { // the two directions have one secret
+			require.Equal(t, own, haveAsked)
+			return
+		}
+		ini, err := NewCHAPInitiator(ic)
+		if err != nil {
+			require.Equal(t, sayOwn, asked)
+			return
+		}
+		var in Text
+		for range 2 {
+			if in, _, err = ini.Exchange(in); err == nil {
+				in, _, err = tg.Exchange(in)
+			}
+			if err != nil {
+				break
+			}
+		}
+		require.Equal(t, sayUser == user && sayOwn == own, err == nil && tg.Done() == nil, "%v", err)
+		if err == nil && mutual {
+			_, _, err = ini.Exchange(in)
+			require.Equal(t, haveAsked == asked, err == nil, "%v", err)
+			require.Equal(t, err == nil, ini.Done() == nil)
+		}
+	})
 }

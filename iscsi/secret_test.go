@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func secret(t testing.TB, s string) Secret {
-	t.Helper()
+func secret(t require.TestingT, s string) Secret {
 	v, err := NewSecret(s)
 	require.NoError(t, err)
 	return v

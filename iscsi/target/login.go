@@ -117,11 +117,11 @@ func (c *conn) refuse(step iscsi.TargetStep, err error) {
 	}
 	c.log.Log(context.Background(), level, "login refused", "initiator", id.InitiatorName, "target", id.TargetName, "err", err)
 	c.srv.countRefusal(refusalReason(err))
+	if errors.Is(err, iscsi.ErrCHAP) { // before the answer, which lets the next attempt begin
+		c.srv.guard.failed(c.remote(), time.Now())
+	}
 	if step.Response != nil {
 		c.transmit(step.Response)
-	}
-	if errors.Is(err, iscsi.ErrCHAP) {
-		c.srv.guard.failed(c.remote(), time.Now())
 	}
 	c.terminate(err, true)
 }
