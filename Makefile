@@ -7,7 +7,7 @@ OTHERS  := darwin/amd64 darwin/arm64 windows/amd64 windows/arm64 freebsd/amd64 f
 FUZZ_SECONDS ?= 240
 KERNEL  ?= 6.1
 
-.PHONY: help build test lint cross demo bench fuzz interop clean
+.PHONY: help build test lint cross demo bench fuzz interop deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ fuzz: ## fuzz every target for FUZZ_SECONDS in all
 interop: ## against Linux's siw, ib_iser and LIO in QEMU (Debian 12, root): KERNEL=6.1|6.12, FULL=1 for the whole matrix, LEGS=names
 	@$(GO) build -o $(BIN)/interop ./tests/interop
 	@cd tests/interop && ../../$(BIN)/interop -kernel $(KERNEL) $(if $(FULL),-full) $(if $(LEGS),-legs $(LEGS)) $(if $(SIW),-siw $(SIW)) $(if $(MTU),-mtu $(MTU))
+
+deb: ## a Debian package in bin/, with units and man pages: VERSION=x.y.z
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/ ./cmd/...
+	@packaging/debian/build.sh $(BIN) $(BIN) $(VERSION)
 
 clean: ## remove what was built
 	rm -rf $(BIN)

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"goiwarp/cmd/internal/cli"
+	"goiwarp/cmd/internal/man"
 	"goiwarp/cmd/iserd/internal/config"
 )
 
@@ -77,7 +78,7 @@ sizes of its disks, and tell initiators of what has grown.`,
 		},
 	}
 	o.flags(cmd.Flags())
-	cmd.AddCommand(checkCommand(), ctlCommand())
+	cmd.AddCommand(checkCommand(), ctlCommand(), man.Command(8))
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	return cmd
 }

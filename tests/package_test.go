@@ -1,0 +1,129 @@
+package tests
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestUnits has systemd look at the units.
+func TestUnits(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"iserd.service", "iserd.socket"} {
+		b, err := os.ReadFile("../packaging/systemd/" + name)
+		require.NoError(t, err)
+		text := strings.ReplaceAll(string(b), "/usr/bin/iserd", program(t, "iserd"))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	for _, name := range []string{"iserd.service", "iserd.socket"} {
+		out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, name)).CombinedOutput()
+		for _, line := range strings.Split(string(out), "\n") {
+			assert.NotContains(t, line, "iserd.s", "%s", line) // other units of the host are not ours to judge
+		}
+		if err != nil {
+			t.Logf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// TestPackagedConfiguration: what is installed has no mistake.
+func TestPackagedConfiguration(t *testing.T) {
+	r := run(t, nil, program(t, "iserd"), "check", "../packaging/iserd.toml")
+	require.Zero(t, r.status, r.stderr)
+	b, err := os.ReadFile("../packaging/iserd.toml")
+	require.NoError(t, err)
+	// The example in its comments is one, too.
+	text := regexp.MustCompile(`(?m)^#( {3,}| ?\[\[target\]\]| ?name)`).ReplaceAllString(string(b), "$1")
+	text = regexp.MustCompile(`(?m)^ *# Who may.*$`).ReplaceAllString(text, "")
+	text = strings.ReplaceAll(text, `chap = "/etc/iserd/users"`, "")
+	file := filepath.Join(t.TempDir(), "iserd.toml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	r = run(t, nil, program(t, "iserd"), "check", file)
+	require.Zero(t, r.status, r.stderr+text)
+	require.Contains(t, r.stdout, "1 targets, 1 LUNs")
+}
+
+// TestDashboard: every figure that the dashboard asks for is one that iserd tells.
+func TestDashboard(t *testing.T) {
+	b, err := os.ReadFile("../packaging/grafana/iserd.json")
+	require.NoError(t, err)
+	require.True(t, json.Valid(b))
+	source, err := os.ReadFile("../cmd/iserd/internal/metrics/metrics.go")
+	require.NoError(t, err)
+	for _, name := range regexp.MustCompile(`iserd_[a-z_]+`).FindAllString(string(b), -1) {
+		name = strings.TrimPrefix(name, "iserd_")
+		for _, kind := range []string{"_count", "_sum", "_bucket"} {
+			name = strings.TrimSuffix(name, kind)
+		}
+		name = strings.TrimPrefix(strings.TrimPrefix(name, "lun"), "session_")
+		assert.Contains(t, string(source), name+`"`, "figure %s", name)
+	}
+}
+
+// TestPackage builds the Debian package, installs it into an empty root, and purges it again.
+func TestPackage(t *testing.T) {
+	for _, tool := range []string{"dpkg-deb", "dpkg"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is not installed", tool)
+		}
+	}
+	if os.Getuid() != 0 {
+		t.Skip("dpkg installs as root only")
+	}
+	out := t.TempDir()
+	command := func(name string, args ...string) string {
+		t.Helper()
+		b, err := exec.Command(name, args...).CombinedOutput()
+		require.NoError(t, err, "%s %v: %s", name, args, b)
+		return string(b)
+	}
+	t.Setenv("COMPRESS", "-Zgzip -z1") // what takes long proves nothing
+	command("../packaging/debian/build.sh", filepath.Dir(program(t, "iserd")), out, "1.2.3")
+	debs, err := filepath.Glob(filepath.Join(out, "goiwarp_1.2.3_*.deb"))
+	require.NoError(t, err)
+	require.Len(t, debs, 1)
+
+	root := t.TempDir()
+	for _, d := range []string{"info", "updates", "triggers"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, "var/lib/dpkg", d), 0o755))
+	}
+	for _, f := range []string{"status", "available"} {
+		require.NoError(t, os.WriteFile(filepath.Join(root, "var/lib/dpkg", f), nil, 0o644))
+	}
+	dpkg := func(args ...string) {
+		t.Helper()
+		command("dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--log=/dev/null"}, args...)...)
+	}
+	dpkg("--install", debs[0])
+	for _, f := range []string{
+		"usr/bin/iserd", "usr/bin/iser", "usr/bin/iwarp", "lib/systemd/system/iserd.service", "lib/systemd/system/iserd.socket",
+		"usr/lib/sysusers.d/iserd.conf", "etc/iserd/iserd.toml", "usr/share/man/man8/iserd.8.gz", "usr/share/man/man8/iserd-ctl-lun-resize.8.gz",
+		"usr/share/man/man5/iserd.toml.5.gz", "usr/share/goiwarp/grafana/iserd.json", "usr/share/doc/goiwarp/copyright",
+	} {
+		assert.FileExists(t, filepath.Join(root, f))
+	}
+	r := run(t, nil, filepath.Join(root, "usr/bin/iserd"), "check", filepath.Join(root, "etc/iserd/iserd.toml"))
+	require.Zero(t, r.status, r.stderr)
+
+	data := filepath.Join(root, "var/lib/iserd")
+	require.NoError(t, os.MkdirAll(data, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(data, "disk.img"), []byte("data"), 0o600))
+	dpkg("--remove", "goiwarp")
+	assert.NoFileExists(t, filepath.Join(root, "usr/bin/iserd"))
+	assert.FileExists(t, filepath.Join(root, "etc/iserd/iserd.toml"), "configuration outlives removal")
+	dpkg("--purge", "goiwarp")
+	assert.NoFileExists(t, filepath.Join(root, "etc/iserd/iserd.toml"))
+	assert.NoDirExists(t, filepath.Join(root, "etc/iserd"))
+	assert.FileExists(t, filepath.Join(data, "disk.img"), "disks outlive everything")
+}
