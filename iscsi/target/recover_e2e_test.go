@@ -33,6 +33,7 @@ func TestDigestErrorsAreMended(t *testing.T) {
 	ss := dial(t, p, func(c *initiator.Config) {
 		c.Settings.DataDigest = []string{"CRC32C"}
 		c.Settings.ErrorRecoveryLevel = 1
+		c.Settings.NoImmediateData = true // a command that is spoilt is the initiator's session to send again
 	})
 	require.Equal(t, 1, ss.Params().ErrorRecoveryLevel)
 	require.True(t, ss.Params().DataDigest)
