@@ -29,8 +29,9 @@ import (
 // way at once there is no order, as on every disk. Only simple task attributes are taken.
 //
 // Ghosts. A write that a lost session left at the target may be executed long after it. Logging in again with the same ISID ends it (session
-// reinstatement, RFC 7143, section 6.3.5). Before writes go on by another path instead, a LOGICAL UNIT RESET ends it; DiskConfig.Fence
-// chooses otherwise.
+// reinstatement, RFC 7143, section 6.3.5). Before writes go on by another path that ISID logs in there, if it leads to the same target portal group; else
+// a LOGICAL UNIT RESET ends what the target has got. That reset cannot end a write that is still on its way to the target, in a network that delays it beyond the
+// end of its connection: put portals into one group, or choose another DiskConfig.Fence, where that can happen.
 //
 // What may have changed. After each login the logical unit has to be the same (designators of VPD page 83h, serial number, block size),
 // and reservations that were made through this Disk have to be there still; if not, commands end with an *IdentityError or a *ReservationError,
@@ -88,7 +89,7 @@ func OpenDisk(ctx context.Context, cfg DiskConfig, paths ...PathConfig) (*Disk, 
 			d.end(ErrClosed)
 			return nil, fmt.Errorf("initiator: path %d needs a dialer, an address and a target's name", i)
 		}
-		d.paths = append(d.paths, &diskPath{d: d, cfg: p, index: i, recheck: make(chan struct{}, 1)})
+		d.paths = append(d.paths, &diskPath{d: d, cfg: p, index: i, recheck: make(chan struct{}, 1), login: make(chan struct{}, 1)})
 	}
 	for _, p := range d.paths {
 		d.wg.Go(p.run)

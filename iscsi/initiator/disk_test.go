@@ -253,6 +253,48 @@ func TestFailoverAndFailback(t *testing.T) {
 	}
 }
 
+// TestLateWritesAreFencedOff lets writes of a lost path reach the target long after the disk has gone on by another one.
+func TestLateWritesAreFencedOff(t *testing.T) {
+	for _, transport := range []string{"tcp", "iser"} {
+		t.Run(transport, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := prepareSim(t, transport, 1<<20)
+				s.tag = 1 // one target portal group
+				s.begin(twoPortals)
+				defer s.end()
+				d := s.open(s.config(), twoPortals...)
+				defer d.Close()
+				synctest.Wait()
+				s.net.linger("a:1", 20*time.Second)
+				done := make(chan *initiator.Request, 4)
+				for k := range 4 {
+					r := &initiator.Request{Done: initiator.Notify(done)}
+					buf, err := d.Alloc(512)
+					require.NoError(t, err)
+					defer buf.Release()
+					copy(buf.Bytes(), block(1))
+					d.PrepareWrite(r, uint64(k), 1, 512, buf)
+					require.NoError(t, d.Submit(r))
+				}
+				synctest.Wait()
+				s.net.unplug("a:1")
+				for range 4 {
+					require.NoError(t, (<-done).Err)
+				}
+				want := bytes.Repeat([]byte{2}, 4*512)
+				_, err := d.WriteAt(want, 0)
+				require.NoError(t, err)
+				<-time.After(time.Minute)
+				b := make([]byte, len(want))
+				_, err = d.ReadAt(b, 0)
+				require.NoError(t, err)
+				require.Equal(t, want, b)
+				require.Positive(t, d.Stats().Fences)
+			})
+		})
+	}
+}
+
 func active(d *initiator.Disk) int {
 	n := 0
 	for _, p := range d.Paths() {

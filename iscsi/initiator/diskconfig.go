@@ -43,8 +43,8 @@ type Fence uint8
 
 // The fences.
 const (
-	// FenceReset ends them with a LOGICAL UNIT RESET by a path that is up. It also ends the commands of other initiators at the logical unit, which
-	// they send again.
+	// FenceReset ends them by a path that is up: with a login that replaces the lost session, if the path leads to the same target portal group,
+	// else with a LOGICAL UNIT RESET. That also ends the commands of other initiators at the logical unit, which they send again.
 	FenceReset Fence = iota
 	// FenceWait lets writes wait until the lost path has logged in again, which ends them. Failover is then for reads only.
 	FenceWait

@@ -22,14 +22,16 @@ import (
 // Bounds of one run with faults.
 const (
 	faultRuns    = 200
-	faultBlocks  = 6
-	faultClients = 4
-	faultOps     = 24 // per client
+	faultBlocks  = 3
+	faultClients = 6
+	faultOps     = 20 // per client
 )
 
 // faultPlan makes a network's faults from a seed. What happens to a connection depends on its number, the direction and the octet alone, so that
 // a seed repeats it however goroutines are scheduled. Connections get better with time, so that every run comes to an end.
-func faultPlan(seed uint64) plan {
+//
+// Writes may come late only where a login can replace the session that they belong to: without that nothing but time keeps them away.
+func faultPlan(seed uint64, lateness bool) plan {
 	return func(conn int, out bool) []fault {
 		if conn > 24 {
 			return nil
@@ -43,12 +45,12 @@ func faultPlan(seed uint64) plan {
 		at := int64(0)
 		for range rnd.IntN(4) {
 			at += 1 + rnd.Int64N(int64(2000)<<rnd.IntN(4))
-			f := fault{at: at, do: deed(rnd.IntN(4))}
-			if f.do == delay {
-				f.wait = time.Duration(rnd.IntN(8000)) * time.Millisecond
+			f := fault{at: at, do: deed(rnd.IntN(5)), wait: time.Duration(rnd.IntN(8000)) * time.Millisecond}
+			if f.do == late && !(out && lateness) {
+				f.do = swallow
 			}
 			list = append(list, f)
-			if f.do == cut || f.do == swallow {
+			if f.do == cut || f.do == swallow || f.do == late {
 				break
 			}
 		}
@@ -117,7 +119,10 @@ func TestBlocksAreLinearizableUnderFaults(t *testing.T) {
 // faultRun is the run of a seed: which also chooses transport and paths.
 func faultRun(t *testing.T, seed uint64) {
 	transport, portals := [...]string{"tcp", "iser"}[seed%2], twoPortals[:1+seed/2%2]
-	s := newSim(t, transport, faultBlocks*8*512, portals...)
+	s := prepareSim(t, transport, faultBlocks*8*512)
+	s.tag = uint16(seed / 4 % 2)
+	s.disk = &slowStore{Memory: s.store, seed: seed, count: map[int64]uint64{}}
+	s.begin(portals)
 	defer s.end()
 	cfg := s.config()
 	cfg.ReplacementTimeout = 10 * time.Minute
@@ -126,7 +131,7 @@ func faultRun(t *testing.T, seed uint64) {
 	cfg.OnPath = func(e initiator.PathEvent) { s.net.log("%v (%v)", e.PathInfo, e.Err) }
 	d := s.open(cfg, portals...)
 	s.net.mu.Lock()
-	s.net.plan = faultPlan(seed)
+	s.net.plan = faultPlan(seed, len(portals) == 1 || s.tag != 0)
 	s.net.mu.Unlock()
 	for _, p := range portals { // the first connections were without faults
 		s.net.unplug(p)
@@ -162,7 +167,7 @@ func faultRun(t *testing.T, seed uint64) {
 				mu.Lock()
 				history = append(history, op)
 				mu.Unlock()
-				<-time.After(time.Duration(rnd.IntN(400)) * time.Millisecond)
+				<-time.After(time.Duration(rnd.IntN(150)) * time.Millisecond)
 			}
 		})
 	}
@@ -183,6 +188,40 @@ func faultRun(t *testing.T, seed uint64) {
 	if t.Failed() || os.Getenv("FAULT_SEED") != "" {
 		t.Logf("FAULT_SEED=%d repeats it. What happened:\n%s", seed, s.net.story())
 	}
+}
+
+// slowStore takes its time for some commands, so that they are under way when their session is lost. Which, is the seed's and the block's affair.
+type slowStore struct {
+	*store.Memory
+	seed  uint64
+	mu    sync.Mutex
+	count map[int64]uint64
+}
+
+func (s *slowStore) Info() store.Info {
+	i := s.Memory.Info()
+	i.Blocks = true
+	return i
+}
+
+func (s *slowStore) pause(off int64) {
+	s.mu.Lock()
+	s.count[off]++
+	rnd := rand.New(rand.NewPCG(s.seed^uint64(off), s.count[off]))
+	s.mu.Unlock()
+	if rnd.IntN(4) == 0 {
+		<-time.After(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+	}
+}
+
+func (s *slowStore) ReadAt(p []byte, off int64) (int, error) {
+	s.pause(off)
+	return s.Memory.ReadAt(p, off)
+}
+
+func (s *slowStore) WriteAt(p []byte, off int64) (int, error) {
+	s.pause(off)
+	return s.Memory.WriteAt(p, off)
 }
 
 // fillBlock fills a block with a value, all over, so that a mixture shows.

@@ -21,6 +21,9 @@ type diskPath struct {
 	index   int
 	recheck chan struct{} // something may have changed
 
+	// login holds a token while somebody logs in with the path's ISID.
+	login chan struct{}
+
 	// Disk.mu guards all below.
 	up         bool
 	fresh      bool // has logged in and was not looked at yet
@@ -33,8 +36,9 @@ type diskPath struct {
 	group      uint16
 	load       int // commands under way
 	ghost      uint64
-	registered bool // with Disk.held.key
-	doubt      bool // reservations have to be looked at
+	tag        uint16 // target portal group of the last session
+	registered bool   // with Disk.held.key
+	doubt      bool   // reservations have to be looked at
 	told       PathInfo
 }
 
@@ -129,11 +133,11 @@ func (p *diskPath) isid() [6]byte {
 // connect logs in, and looks whether it is the logical unit that it was.
 func (p *diskPath) connect() (*Session, error) {
 	d := p.d
+	p.login <- struct{}{} // another's use of it ends by itself
+	defer func() { <-p.login }()
 	ctx, cancel := context.WithTimeout(d.ctx, d.cfg.LoginTimeout)
 	defer cancel()
-	cfg := d.cfg.Session
-	cfg.Addr, cfg.TargetName, cfg.ISID = p.cfg.Addr, p.cfg.TargetName, p.isid()
-	s, err := Login(ctx, p.cfg.Dialer, cfg)
+	s, err := p.loginBy(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +150,13 @@ func (p *diskPath) connect() (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// loginBy logs in with the ISID of p, by the portal of q.
+func (p *diskPath) loginBy(ctx context.Context, q *diskPath) (*Session, error) {
+	cfg := p.d.cfg.Session
+	cfg.Addr, cfg.TargetName, cfg.ISID = q.cfg.Addr, q.cfg.TargetName, p.isid()
+	return Login(ctx, q.cfg.Dialer, cfg)
 }
 
 // inspect looks at the logical unit and lets the path be used.
@@ -176,7 +187,7 @@ func (p *diskPath) inspect(ctx context.Context, s *Session) error {
 		d.setCapacity(f.capacity)
 		d.cache.volatile = f.volatile
 	}
-	p.up, p.fresh, p.session, p.err = true, false, s, nil
+	p.up, p.fresh, p.session, p.err, p.tag = true, false, s, nil, s.Params().PortalGroup
 	p.access, p.alua, p.explicit, p.preferred, p.group = f.access, f.alua, f.explicit, f.preferred, f.group
 	d.review(p, nil)
 	d.dispatch()
@@ -374,53 +385,6 @@ func (d *Disk) tell(first *diskPath) {
 	report(first)
 	for _, p := range d.paths {
 		report(p)
-	}
-}
-
-// startFence begins to end what lost sessions have left at the target, if there is another path to do it by. Disk.mu is held.
-func (d *Disk) startFence() {
-	if d.fencing || d.closed || d.cfg.Fence != FenceReset || len(d.active) == 0 || !d.ghosts() {
-		return
-	}
-	d.fencing = true
-	d.wg.Go(d.fence)
-}
-
-// fence resets the logical unit until that has succeeded, or there is nothing to be ended any more.
-func (d *Disk) fence() {
-	for {
-		d.mu.Lock()
-		p := d.choose()
-		if p == nil || d.closed || !d.ghosts() {
-			d.fencing = false
-			d.unlock()
-			return
-		}
-		s, upTo := p.session, d.seq
-		d.mu.Unlock()
-		ctx, cancel := context.WithTimeout(d.ctx, s.cfg.AbortTimeout)
-		err := s.resetLUN(ctx, p.cfg.LUN)
-		cancel()
-		d.mu.Lock()
-		if err == nil {
-			d.stats.Fences++
-			for _, q := range d.paths {
-				if q.ghost <= upTo {
-					q.ghost = 0
-				}
-			}
-			d.dispatch()
-		}
-		d.unlock()
-		if err != nil {
-			d.log.Warn("scsi logical unit cannot be reset by another path", "target", p.cfg.TargetName, "portal", p.cfg.Addr, "error", err)
-			if sleep(d.ctx, time.Second) != nil {
-				d.mu.Lock()
-				d.fencing = false
-				d.unlock()
-				return
-			}
-		}
 	}
 }
 

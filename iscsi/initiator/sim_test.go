@@ -3,6 +3,7 @@ package initiator_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -30,9 +31,10 @@ const (
 	swallow             // everything from here on, in both directions
 	corrupt             // the octet
 	delay               // the octet, and all behind it
+	late                // what is sent from here on comes when the connection has long been given up
 )
 
-func (d deed) String() string { return [...]string{"cut", "swallow", "corrupt", "delay"}[d] }
+func (d deed) String() string { return [...]string{"cut", "swallow", "corrupt", "delay", "late"}[d] }
 
 // fault is one deed, at an octet of one direction.
 type fault struct {
@@ -55,6 +57,7 @@ type simNet struct {
 	count int
 	cutOf map[string]bool // addresses that nobody answers at
 	trace []string
+	wg    sync.WaitGroup // of what is late
 }
 
 func newSimNet() *simNet {
@@ -117,6 +120,17 @@ func (n *simNet) plug(addr string) {
 	n.mu.Unlock()
 }
 
+// linger lets what is sent to addr from now on arrive after wait, even if the connection was given up long before.
+func (n *simNet) linger(addr string, wait time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		if c.addr == addr {
+			c.linger(wait)
+		}
+	}
+}
+
 // swallow lets all that is sent to and from addr vanish, until the connections are closed.
 func (n *simNet) swallow(addr string) {
 	n.mu.Lock()
@@ -143,6 +157,8 @@ type simConn struct {
 
 	mu   sync.Mutex
 	hole bool
+	late []byte        // sent, and under way for long
+	lost chan struct{} // closed when late has arrived; nil if there is none
 }
 
 type half struct {
@@ -157,7 +173,33 @@ func (c *simConn) Close() error {
 		delete(c.n.conns, c)
 		c.n.mu.Unlock()
 	})
+	c.mu.Lock()
+	late := c.lost != nil
+	c.mu.Unlock()
+	if late {
+		return nil
+	}
 	return c.Conn.Close()
+}
+
+// linger lets what is sent from now on arrive after wait, whatever this end does, and the connection end then.
+func (c *simConn) linger(wait time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hole, c.lost = true, make(chan struct{})
+	c.n.wg.Go(func() {
+		defer close(c.lost)
+		<-time.After(wait)
+		c.mu.Lock()
+		b := c.late
+		c.late = nil
+		c.mu.Unlock()
+		c.n.log("connection %d to %s: %d octets arrive late", c.id, c.addr, len(b))
+		c.n.wg.Go(func() { _, _ = io.Copy(io.Discard, c.Conn) })
+		_, _ = c.Conn.Write(b)
+		<-time.After(wait)
+		_ = c.Conn.Close()
+	})
 }
 
 func (c *simConn) CloseWrite() error { return c.Close() }
@@ -185,6 +227,8 @@ func (c *simConn) next(h *half, b []byte, dir string) (int, error) {
 			c.mu.Lock()
 			c.hole = true
 			c.mu.Unlock()
+		case late:
+			c.linger(f.wait)
 		case corrupt:
 			b[0] ^= 0x20
 			return 1, nil
@@ -206,7 +250,13 @@ func (c *simConn) Write(b []byte) (int, error) {
 		if err != nil {
 			return total - len(b), err
 		}
-		if !c.swallows() {
+		if c.swallows() {
+			c.mu.Lock()
+			if c.lost != nil {
+				c.late = append(c.late, b[:n]...)
+			}
+			c.mu.Unlock()
+		} else {
 			if m, err := c.Conn.Write(b[:n]); err != nil {
 				return total - len(b) + m, err
 			}
@@ -257,6 +307,8 @@ type sim struct {
 	lu    *scsi.LU
 	node  atomic.Pointer[target.Server]
 	iser  bool
+	tag   uint16      // of all portals; 0: each has its own
+	disk  store.Store // over store
 
 	dialer   iscsi.Dialer
 	cleanups []func()
@@ -264,10 +316,24 @@ type sim struct {
 
 // newSim makes a site in the bubble of a test; its end is to be deferred.
 func newSim(t testing.TB, transport string, size int64, portals ...string) *sim {
+	s := prepareSim(t, transport, size)
+	s.begin(portals)
+	return s
+}
+
+// prepareSim is newSim without its begin.
+func prepareSim(t testing.TB, transport string, size int64) *sim {
 	s := &sim{t: t, net: newSimNet(), iser: transport == "iser"}
 	var err error
 	s.store, err = store.NewMemory(size)
 	require.NoError(t, err)
+	s.disk = s.store
+	return s
+}
+
+// begin starts target and portals.
+func (s *sim) begin(portals []string) {
+	t := s.t
 	var far *iser.Domain
 	var farDev *soft.Device
 	if s.iser {
@@ -289,19 +355,22 @@ func newSim(t testing.TB, transport string, size int64, portals ...string) *sim 
 	}
 	s.serve()
 	for i, addr := range portals {
-		info := target.PortalInfo{Tag: uint16(i + 1)}
+		info := target.PortalInfo{Tag: s.tag}
+		if s.tag == 0 {
+			info.Tag = uint16(i + 1)
+		}
 		if s.iser {
 			s.listenISER(farDev, far, addr, info)
 		} else {
 			s.listenTCP(addr, info)
 		}
 	}
-	return s
 }
 
 func (s *sim) cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
 
 func (s *sim) end() {
+	s.net.wg.Wait()
 	require.NoError(s.t, s.node.Load().Shutdown(context.Background()))
 	for i := len(s.cleanups) - 1; i >= 0; i-- {
 		s.cleanups[i]()
@@ -315,7 +384,7 @@ func (s *sim) serve(change ...func(*scsi.LUConfig)) {
 		f(&cfg)
 	}
 	var err error
-	s.lu, err = scsi.NewLU(s.store, cfg)
+	s.lu, err = scsi.NewLU(s.disk, cfg)
 	require.NoError(s.t, err)
 	dev := scsi.NewDevice(scsi.Port{})
 	require.NoError(s.t, dev.Add(0, s.lu))
