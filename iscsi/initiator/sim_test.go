@@ -386,7 +386,7 @@ func (s *sim) serve(change ...func(*scsi.LUConfig)) {
 	var err error
 	s.lu, err = scsi.NewLU(s.disk, cfg)
 	require.NoError(s.t, err)
-	dev := scsi.NewDevice(scsi.Port{})
+	dev := scsi.NewDevice(scsi.Port{Name: nodeName + ",t,0x0001", DeviceName: nodeName, Relative: 1, Group: 1, Protocol: 5})
 	require.NoError(s.t, dev.Add(0, s.lu))
 	node, err := target.New(target.Config{Targets: []target.Target{{Name: nodeName, Device: dev}}, LogoutWait: 100 * time.Millisecond})
 	require.NoError(s.t, err)
