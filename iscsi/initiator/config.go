@@ -67,6 +67,8 @@ type Config struct {
 	// PingTimeout is how long the target may then stay silent, while nothing moves to it either, before the session ends with
 	// ErrDeadTarget. Any PDU or data counts as an answer. 0 means DefaultPingTimeout.
 	PingTimeout time.Duration
+	// Hooks watch the session.
+	Hooks Hooks
 	// Log is where the session tells of what is out of the ordinary; nil means nowhere.
 	Log *slog.Logger
 }

@@ -39,7 +39,7 @@ func (s *Session) sendControl(p *iscsi.PDU, c *control) error {
 	sl.ctl, c.want = c, p.Opcode()|0x20 // every answer has its request's opcode, with the target's bit
 	h := iscsi.NOPOut(p.BHS[:])         // ITT stands where it does in all of them
 	h.SetITT(s.tag(i))
-	if err := s.dm.SendControl(p, nil); err != nil {
+	if err := s.sendPDU(p, nil); err != nil {
 		s.freeSlot(sl)
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -139,6 +140,7 @@ func (d *Disk) Close() error {
 	d.mu.Lock()
 	d.closed = true
 	d.timer.Stop()
+	d.cond.Broadcast()
 	for r := d.parked.head; r != nil; r = d.parked.head {
 		d.parked.remove(r)
 		d.finishLocked(r, d.closedError())
@@ -176,17 +178,52 @@ func (d *Disk) Alloc(n int) (iscsi.Buffer, error) {
 // resetLUN implements carrier.
 func (d *Disk) resetLUN(ctx context.Context, _ uint64) error {
 	d.mu.Lock()
-	p := d.choose()
-	var s *Session
-	if p != nil {
-		s = p.session
-	}
-	err := d.noPath()
-	d.mu.Unlock()
-	if s == nil {
+	if err := d.awaitPath(ctx); err != nil {
+		d.unlock()
 		return err
 	}
+	p := d.paths[0]
+	for _, q := range d.paths {
+		if q.up {
+			p = q
+			break
+		}
+	}
+	s := p.session
+	d.unlock()
 	return s.resetLUN(ctx, p.cfg.LUN)
+}
+
+// awaitPath waits until a path is up, as commands do; mu is held.
+func (d *Disk) awaitPath(ctx context.Context) error {
+	up := func() bool { return slices.ContainsFunc(d.paths, func(p *diskPath) bool { return p.up }) }
+	if up() {
+		return nil
+	}
+	limited := ctx
+	if limit := d.cfg.ReplacementTimeout; limit >= 0 {
+		c, cancel := context.WithDeadline(ctx, d.downAt.Add(limit))
+		defer cancel()
+		limited = c
+	}
+	stop := context.AfterFunc(limited, func() {
+		d.mu.Lock()
+		d.cond.Broadcast()
+		d.mu.Unlock()
+	})
+	defer stop()
+	for !up() {
+		switch {
+		case d.closed:
+			return d.closedError()
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case limited.Err() != nil:
+			return d.noPath()
+		}
+		d.cond.Wait()
+	}
+	return nil
 }
 
 // unlock releases mu and then finishes what has ended under it.

@@ -95,6 +95,10 @@ func (d *Disk) Release(ctx context.Context, key uint64, t ReservationType) error
 // everyPath runs f by every path that is up, and then done under mu if it has succeeded by one. A path that is lost meanwhile does not count.
 func (d *Disk) everyPath(ctx context.Context, f func(*diskPath, *LUN) error, done func()) error {
 	d.mu.Lock()
+	if err := d.awaitPath(ctx); err != nil {
+		d.unlock()
+		return err
+	}
 	type unit struct {
 		p *diskPath
 		l *LUN

@@ -105,7 +105,7 @@ func (s *Session) loginSend(step iscsi.InitiatorStep) {
 		}
 		s.allocated = true
 	}
-	if err := s.dm.SendControl(step.Request, nil); err != nil {
+	if err := s.sendPDU(step.Request, nil); err != nil {
 		s.failLocked(err)
 	}
 }
@@ -148,6 +148,7 @@ func (s *Session) loginStep(p *iscsi.PDU) {
 		s.watch()
 		s.watchCommands()
 		s.log.Debug("iscsi session up", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "transport", s.info.Transport, "tsih", step.Params.TSIH)
+		s.stateChanged(nil)
 		close(s.up)
 	}
 }

@@ -64,6 +64,9 @@ func WithReplacementTimeout(d time.Duration) Option {
 // WithPolicy chooses among a Disk's equally good paths.
 func WithPolicy(p Policy) Option { return WithDisk(func(c *DiskConfig) { c.Policy = p }) }
 
+// WithHooks watches the sessions.
+func WithHooks(h Hooks) Option { return WithConfig(func(c *Config) { c.Hooks = h }) }
+
 // WithLog says where to tell of what is out of the ordinary.
 func WithLog(l *slog.Logger) Option { return WithConfig(func(c *Config) { c.Log = l }) }
 

@@ -12,6 +12,9 @@ import (
 func (s *Session) ControlNotify(p *iscsi.PDU) {
 	s.mu.Lock()
 	s.alive.pdus++
+	if f := s.cfg.Hooks.PDU; f != nil {
+		f(false, p)
+	}
 	switch {
 	case s.ending():
 	case s.state == sessionLogin:
@@ -108,6 +111,7 @@ func (s *Session) response(p *iscsi.PDU) {
 	}
 	if e, ok := err.(*scsi.Error); ok { //nolint:errorlint // just made
 		e.Residual, e.Overflow = r.Residual, r.Overflow
+		s.attentionCame(r, e)
 	}
 	s.endRequest(r, err)
 }
@@ -163,7 +167,7 @@ func (s *Session) nopIn(p *iscsi.PDU) {
 		n.SetTTT(h.TTT())
 		n.SetCmdSN(s.cmdSN)
 		n.SetExpStatSN(s.expStatSN)
-		if err := s.dm.SendControl(q, nil); err != nil {
+		if err := s.sendPDU(q, nil); err != nil {
 			s.failLocked(err)
 		}
 	}
@@ -172,6 +176,7 @@ func (s *Session) nopIn(p *iscsi.PDU) {
 // async handles an Asynchronous Message (RFC 7143, section 11.9).
 func (s *Session) async(p *iscsi.PDU) {
 	h := iscsi.AsyncMessage(p.BHS[:])
+	s.asyncCame(p)
 	s.log.Info("iscsi target tells", "target", s.cfg.TargetName, "message", h.String())
 	switch h.Event() {
 	case iscsi.AsyncLogout:

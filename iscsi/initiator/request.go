@@ -1,6 +1,8 @@
 package initiator
 
 import (
+	"time"
+
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/scsi"
 )
@@ -41,11 +43,12 @@ type Request struct {
 	itt      uint32
 	cmdSN    iscsi.SN
 	state    requestState
-	sent     bool     // the target may have seen it
-	late     bool     // outlived its deadline
-	tick     uint32   // when it was sent, as deadline counts
-	prev     *Request // in the session's queue
-	next     *Request // in the queue, or in a list of ended ones
+	sent     bool      // the target may have seen it
+	late     bool      // outlived its deadline
+	tick     uint32    // when it was sent, as deadline counts
+	begun    time.Time // when it was submitted, for Hooks.Command
+	prev     *Request  // in the session's queue
+	next     *Request  // in the queue, or in a list of ended ones
 	bufs     iscsi.TaskBuffers
 	wake     chan struct{} // for a waiting caller, holds one
 	inMem    memory

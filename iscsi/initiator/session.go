@@ -213,6 +213,9 @@ func (s *Session) finish() {
 	}
 	s.checkDrained()
 	s.unlock()
+	if s.params != nil {
+		s.stateChanged(err)
+	}
 	close(s.done)
 }
 
@@ -223,6 +226,9 @@ func (s *Session) unlock() {
 	s.mu.Unlock()
 	for r := list.head; r != nil; r = list.head {
 		list.remove(r) // r is its owner's again
+		if s.cfg.Hooks.Command != nil {
+			s.commandEnded(r)
+		}
 		if r.relay != nil {
 			r.relay.ended(r)
 		} else {

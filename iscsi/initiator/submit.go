@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"errors"
+	"time"
 
 	"goiwarp/iscsi"
 )
@@ -28,6 +29,9 @@ func (s *Session) push(r *Request, lun uint64) {
 	r.lun, r.state, r.Err, r.Status, r.senseLen = lun, requestQueued, nil, 0, 0
 	r.Residual, r.Overflow, r.BidiResidual, r.BidiOverflow = 0, false, 0, false
 	r.sent, r.late = false, false
+	if s.cfg.Hooks.Command != nil {
+		r.begun = time.Now()
+	}
 	s.queue.push(r)
 }
 
@@ -107,7 +111,7 @@ func (s *Session) send(r *Request) bool {
 		p.Data = r.Out.Bytes()[:imm]
 	}
 	s.cmdSN++
-	if err := s.dm.SendControl(p, t); err != nil {
+	if err := s.sendPDU(p, t); err != nil {
 		return s.sendFailed(r, sl, err)
 	}
 	for off, sn := imm, uint32(0); off < unsol; sn++ {
@@ -122,7 +126,7 @@ func (s *Session) send(r *Request) bool {
 		d.SetDataSN(sn)
 		d.SetOffset(uint32(off))
 		q.Data = r.Out.Bytes()[off : off+n]
-		if err := s.dm.SendControl(q, nil); err != nil {
+		if err := s.sendPDU(q, nil); err != nil {
 			s.failLocked(err)
 			return false
 		}
