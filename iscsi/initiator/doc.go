@@ -3,7 +3,8 @@
 // program hands in as an iscsi.Dialer.
 //
 //	Discover ----> []iscsi.TargetInfo
-//	Login -------> Session -- LUN(n) --> LUN: ReadAt, WriteAt, Flush, Capacity ...
+//	Open --------> Disk: a LUN that outlives its sessions, by one path or several
+//	Dial, Login -> Session -- LUN(n) --> LUN: ReadAt, WriteAt, Flush, Capacity ...
 //	                  |                   |
 //	                  |  Request (one SCSI command): queued -> sent -> answered
 //	                  v                   v
@@ -16,5 +17,8 @@
 // that ends takes one for as long as it needs to wait for the Datamover.
 //
 // Calls with a context give up when it ends: a command that is on its way is aborted with ABORT TASK first, because
-// until then the target may still write to its memory. A target that does not answer that loses the session.
+// until then the target may still write to its memory. A target that does not answer that has its logical unit reset, and then loses the session.
+//
+// A Session's commands fail with it. A Disk logs in again, makes sure that it is the same logical unit, and sends again what may be sent again: see
+// there for what that means for order.
 package initiator
