@@ -121,13 +121,16 @@ func (t *task) writeSame() {
 	lba, count := extent(t.cdb)
 	n := uint64(count)
 	bs := int64(l.cfg.BlockSize)
+	if !t.writable() {
+		return
+	}
 	unmap := t.cdb[1]&0x08 != 0
 	ndob := t.cdb[0] == OpWriteSame16 && t.cdb[1]&0x01 != 0
 	if unmap && !l.thin {
 		t.badBits(1, 0x08)
 		return
 	}
-	if !t.within(lba, n) || !t.writable() {
+	if !t.within(lba, n) {
 		return
 	}
 	if n == 0 { // WSNZ is 0: all that follows

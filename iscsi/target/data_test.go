@@ -235,32 +235,57 @@ func TestUnsolicitedFaults(t *testing.T) {
 	}
 }
 
-// TestUnsolicitedOutOfSequence: a DataSN or an offset that does not follow ends the connection with a Reject
-// (RFC 7143, section 7.9), and nothing of the command is written.
+// failsCRC expects the end of a command whose data did not come whole: ABORTED COMMAND, PROTOCOL SERVICE CRC ERROR.
+func (p *peer) failsCRC(t *testing.T) {
+	t.Helper()
+	rsp := p.pdu(iscsi.OpSCSIResponse)
+	require.EqualValues(t, 2, iscsi.SCSIResponse(rsp.BHS[:]).Status())
+	sense := iscsi.SenseData(rsp.Data)
+	require.Equal(t, []byte{0x0b, 0x47, 0x05}, []byte{sense[2] & 0xf, sense[12], sense[13]})
+}
+
+// TestUnsolicitedOutOfSequence: a DataSN that does not follow ends the command, once its last data has come, with CHECK
+// CONDITION (RFC 7143, sections 7.8 and 7.9). Nothing of it is written, and the connection goes on.
 func TestUnsolicitedOutOfSequence(t *testing.T) {
-	for name, f := range map[string]func(p *peer, itt uint32, d []byte){
-		"DataSN skipped":  func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 2, 512, d[512:1024], false) },
-		"DataSN repeated": func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 0, 512, d[512:1024], false) },
-		"DataSN -1":       func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 0xffffffff, 512, d[512:1024], true) },
-		"offset":          func(p *peer, itt uint32, d []byte) { p.dataOut(itt, 1, 1024, d[1024:], false) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			variants(t, func(t *testing.T, s *Server, m *store.Memory) {
-				p := connect(t, s).disk("InitialR2T", "No")
-				d := pattern(8192, 1)
-				itt := p.command(cmd{cdb: write10(0, 16), write: d, more: true})
-				p.dataOut(itt, 0, 0, d[:512], false)
-				f(p, itt, d)
-				rsp := p.pdu(iscsi.OpReject)
-				require.Equal(t, iscsi.RejectProtocolError, iscsi.Reject(rsp.BHS[:]).Reason())
-				require.ErrorIs(t, p.ended(), ErrProtocol)
-				p.noLeak()
-				got := make([]byte, len(d))
-				_, _ = m.ReadAt(got, 0)
-				require.Equal(t, make([]byte, len(d)), got)
+	for name, sn := range map[string]uint32{"skipped": 2, "repeated": 0, "-1": 0xffffffff} {
+		for _, last := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				variants(t, func(t *testing.T, s *Server, m *store.Memory) {
+					p := connect(t, s).disk("InitialR2T", "No", "FirstBurstLength", "1536")
+					d := pattern(1536, 1)
+					itt := p.command(cmd{cdb: write10(0, 3), write: d, more: true})
+					p.dataOut(itt, 0, 0, d[:512], false)
+					p.dataOut(itt, sn, 512, d[512:1024], last)
+					if !last {
+						p.dataOut(itt, sn+1, 1024, d[1024:], true)
+					}
+					p.failsCRC(t)
+					got := make([]byte, len(d))
+					_, _ = m.ReadAt(got, 0)
+					require.Equal(t, make([]byte, len(d)), got)
+					p.leave()
+				})
 			})
-		})
+		}
 	}
+}
+
+// TestUnsolicitedOutOfOrder: an offset that does not follow, although the DataSN does, ends the connection with a Reject.
+func TestUnsolicitedOutOfOrder(t *testing.T) {
+	variants(t, func(t *testing.T, s *Server, m *store.Memory) {
+		p := connect(t, s).disk("InitialR2T", "No")
+		d := pattern(8192, 1)
+		itt := p.command(cmd{cdb: write10(0, 16), write: d, more: true})
+		p.dataOut(itt, 0, 0, d[:512], false)
+		p.dataOut(itt, 1, 1024, d[1024:], false)
+		rsp := p.pdu(iscsi.OpReject)
+		require.Equal(t, iscsi.RejectProtocolError, iscsi.Reject(rsp.BHS[:]).Reason())
+		require.ErrorIs(t, p.ended(), ErrProtocol)
+		p.noLeak()
+		got := make([]byte, len(d))
+		_, _ = m.ReadAt(got, 0)
+		require.Equal(t, make([]byte, len(d)), got)
+	})
 }
 
 // TestUnsolicitedFirstDataSN: numbers begin at 0, and the one before it is none (RFC 7143, section 11.7.5).
@@ -271,12 +296,11 @@ func TestUnsolicitedFirstDataSN(t *testing.T) {
 			d := pattern(512, 1)
 			itt := p.command(cmd{cdb: write10(100, 1), write: d, more: true})
 			p.dataOut(itt, sn, 0, d, true)
-			rsp := p.pdu(iscsi.OpReject)
-			require.Equal(t, iscsi.RejectProtocolError, iscsi.Reject(rsp.BHS[:]).Reason())
-			require.ErrorIs(t, p.ended(), ErrProtocol)
+			p.failsCRC(t)
 			got := make([]byte, 512)
 			_, _ = m.ReadAt(got, 100*512)
 			require.Equal(t, make([]byte, 512), got)
+			p.leave()
 		})
 	}
 }

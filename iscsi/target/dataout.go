@@ -269,15 +269,18 @@ func (c *conn) unsolicited(p *iscsi.PDU) {
 			p.Release()
 			return
 		}
-	} else if h.DataSN() != o.dataSN || int64(h.Offset()) != o.received {
-		// A sequence error means that the initiator and we do not agree on what was sent. It is treated as the
-		// loss of a PDU, which without recovery within a command is for the session to recover from (RFC 7143,
-		// sections 7.8 and 7.9).
-		c.protocolError(p, fmt.Sprintf("unsolicited data out of sequence: DataSN %d offset %d, expected %d and %d",
-			h.DataSN(), h.Offset(), o.dataSN, o.received))
+	} else if h.DataSN() != o.dataSN {
+		// A DataSN out of order implies that a PDU before it was lost. Without recovery within a command the
+		// task ends with CHECK CONDITION, once all of its data has come (RFC 7143, sections 7.9 and 7.8, b).
+		c.log.Warn("unsolicited data out of sequence", "itt", h.ITT(), "dataSN", h.DataSN(), "expected", o.dataSN)
+		t.failWith(scsi.CodeProtocolServiceCRC)
+	} else if int64(h.Offset()) != o.received && t.fail == nil {
+		// In order, but for other octets: the initiator and we do not agree on what was sent.
+		c.protocolError(p, fmt.Sprintf("unsolicited data out of order: DataSN %d offset %d, expected offset %d",
+			h.DataSN(), h.Offset(), o.received))
 		return
 	}
-	o.dataSN++
+	o.dataSN = h.DataSN() + 1
 	o.open = !h.Final()
 	n := int64(len(p.Data))
 	c.counters.OctetsOut += uint64(n)

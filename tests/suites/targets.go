@@ -125,8 +125,8 @@ func startTgt(ctx context.Context, p profile) (t *tgt, err error) {
 			return t, err
 		}
 		t.addrs = append(t.addrs, addr)
-		args = append(args, "--iscsi", "portal="+addr)
 	}
+	args = append(args, "--iscsi", "portal="+strings.Join(t.addrs, ",portal="))
 	t.cmd = exec.Command("tgtd", args...)
 	t.cmd.Stdout, t.cmd.Stderr = &t.log, &t.log
 	if err := t.cmd.Start(); err != nil {
