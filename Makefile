@@ -6,8 +6,9 @@ TOOL    := $(GO) tool -modfile=internal/tools/go.mod
 OTHERS  := darwin/amd64 darwin/arm64 windows/amd64 windows/arm64 freebsd/amd64 freebsd/arm64 linux/arm64
 FUZZ_SECONDS ?= 240
 KERNEL  ?= 6.1
+PEER    ?= iserd
 
-.PHONY: help build test lint cross demo bench fuzz interop deb clean
+.PHONY: help build test lint cross demo bench fuzz interop suites deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +43,9 @@ interop: ## against Linux's siw, ib_iser and LIO in QEMU (Debian 12, root): KERN
 deb: ## a Debian package in bin/, with units and man pages: VERSION=x.y.z
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/ ./cmd/...
 	@packaging/debian/build.sh $(BIN) $(BIN) $(VERSION)
+
+suites: build ## libiscsi's suite against iserd (Debian, root): PEER=tgt against tgt, WRITE=1 puts the results into docs/conformance/scsi.md
+	@$(GO) run ./tests/suites -bin $(BIN) -install -peer $(PEER) $(if $(WRITE),-write)
 
 clean: ## remove what was built
 	rm -rf $(BIN)

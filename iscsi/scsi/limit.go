@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -108,3 +109,23 @@ func (b *bucket) wait() time.Duration {
 
 // Limiter bounds the logical unit's rate. Who runs its commands asks it before those for which Plan.Limited is set.
 func (l *LU) Limiter() *Limiter { return &l.limiter }
+
+// pace waits until the Limiter lets so many octets pass, for what the logical unit moves without a command for each piece.
+func (l *LU) pace(ctx context.Context, octets int64) error {
+	if !l.limiter.Limits() {
+		return nil
+	}
+	for {
+		wait := l.limiter.Take(octets)
+		if wait == 0 {
+			return nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}

@@ -317,7 +317,7 @@ func (t *task) compareAndWrite() {
 		return
 	}
 	half := n * bs
-	if t.x.OutLength() < 2*half {
+	if t.x.OutLength() != 2*half { // less, or blocks whose place is not told
 		t.fail(KeyIllegalRequest, CodeInvalidFieldInCIU)
 		return
 	}

@@ -241,7 +241,8 @@ func TestDurability(t *testing.T) {
 			log := storetest.Log(s, nil)
 			r := newRig(t, log, scsi.LUConfig{WriteThrough: c.through})
 			r.chunk = 4096
-			r.do(c.cdb, make([]byte, 8192), 8192).good(t)
+			out := r.dev.Plan(0, c.cdb[:]).DataOut
+			r.do(c.cdb, make([]byte, out), 8192).good(t)
 			var got []storetest.Kind
 			for _, op := range log.Ops() {
 				if op.Kind == storetest.FUA && c.noFUA {

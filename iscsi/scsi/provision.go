@@ -144,7 +144,7 @@ func (t *task) writeSame() {
 	if ndob {
 		clear(buf[:bs])
 	} else {
-		if t.x.OutLength() < bs {
+		if t.x.OutLength() != bs { // one block, neither less nor more
 			t.fail(KeyIllegalRequest, CodeInvalidFieldInCIU)
 			return
 		}

@@ -164,6 +164,7 @@ func TestWriteSame(t *testing.T) {
 		r.do(scsi.WriteSame(uint64(n), 0, false), block, 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeLBAOutOfRange)
 		r.do(scsi.WriteSame(uint64(n-1), 2, false), block, 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeLBAOutOfRange)
 		r.do(scsi.WriteSame(0, 1, false), block[:bs-1], 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeInvalidFieldInCIU)
+		r.do(scsi.WriteSame(0, 1, false), append(bytes.Clone(block), block...), 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeInvalidFieldInCIU, "two blocks")
 		limit := blockLimits(t, r)
 		assert.False(t, limit.WriteSameNonZero)
 		assert.Zero(t, limit.MaxWriteSame, "none")

@@ -13,7 +13,7 @@ import (
 
 // sanitizeStep is how many octets of blocks a SANITIZE changes between two looks at whether it shall
 // end.
-const sanitizeStep = 64 << 20
+const sanitizeStep = 8 << 20
 
 // sanitize is a sanitize operation (SBC-4, section 4.11). It belongs to the logical unit, not to the
 // command that began it: neither an abort nor a reset nor the loss of the nexus stops it.
@@ -239,8 +239,8 @@ func (l *LU) Close() {
 	}
 }
 
-// overwrite writes block over and over, passes times. Writes that were under way when the operation
-// began end first, since it takes the lock of each step.
+// overwrite writes block over and over, passes times, no faster than the logical unit's limits allow. Writes
+// that were under way when the operation began end first, since it takes the lock of each step.
 func (l *LU) overwrite(ctx context.Context, s *sanitize, block []byte, passes int, invert bool) error {
 	buf := scratches.Get().(*[scratchSize]byte)
 	defer scratches.Put(buf)
@@ -255,6 +255,9 @@ func (l *LU) overwrite(ctx context.Context, s *sanitize, block []byte, passes in
 			bs := uint64(len(block))
 			for off := uint64(0); off < n*bs; {
 				size := min(n*bs-off, scratchSize)
+				if err := l.pace(ctx, int64(size)); err != nil {
+					return errSanitizeStopped
+				}
 				if _, err := l.writeLocked(buf[:size], lba+off/bs, false); err != nil {
 					return err
 				}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -232,6 +233,25 @@ func TestSanitizeFailure(t *testing.T) {
 		return nil
 	})
 	newRig(t, fail, scsi.LUConfig{}).overwrite(0, 1, []byte{9}).fails(t, scsi.KeyMediumError, scsi.CodeSanitizeFailed)
+}
+
+// A logical unit's bandwidth bounds its sanitize operation, which tells how far it is.
+func TestSanitizeKeepsLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memoryRig(t, 8<<20, scsi.LUConfig{})
+		require.NoError(t, r.lu.Limiter().Set(0, 1<<20))
+		begun := time.Now()
+		r.overwrite(0x80, 1, []byte{9}).good(t)
+		time.Sleep(4 * time.Second)
+		a := r.do(scsi.TestUnitReady(), nil, 0)
+		a.fails(t, scsi.KeyNotReady, scsi.CodeSanitizeInProgress)
+		assert.InDelta(t, 0.5, float64(a.sense.Progress)/65536, 0.05)
+		r.overwrite(0, 1, []byte{9}).fails(t, scsi.KeyNotReady, scsi.CodeSanitizeInProgress)
+		for r.do(scsi.TestUnitReady(), nil, 0).Status != scsi.StatusGood {
+			time.Sleep(100 * time.Millisecond)
+		}
+		assert.InDelta(t, 8, time.Since(begun).Seconds(), 0.5)
+	})
 }
 
 // Close ends an operation and waits for it.

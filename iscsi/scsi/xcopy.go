@@ -262,6 +262,14 @@ func copyBlocks(ctx context.Context, dst *LU, to int64, src *LU, from, size int6
 		if backward {
 			off = size - done - n
 		}
+		if err := src.pace(ctx, n); err != nil {
+			return done, err
+		}
+		if dst != src {
+			if err := dst.pace(ctx, n); err != nil {
+				return done, err
+			}
+		}
 		if _, err := src.store.ReadAt(buf[:n], from+off); err != nil {
 			return done, err
 		}

@@ -24,7 +24,7 @@ func (o *options) runProfiles(ctx context.Context, names []string) ([]outcome, e
 		want := strings.Split(o.profiles, ",")
 		chosen = slices.DeleteFunc(chosen, func(p profile) bool { return !slices.Contains(want, p.name) })
 		if len(chosen) != len(want) {
-			return nil, fmt.Errorf("-profiles %s: there are thin, full, read-only, removable, two-portal and large", o.profiles)
+			return nil, fmt.Errorf("-profiles %s: there are thin, full, read-only, removable, two-portal and slow", o.profiles)
 		}
 	}
 	var wg sync.WaitGroup
