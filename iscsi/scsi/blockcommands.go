@@ -31,12 +31,12 @@ var blockCommands = []command{
 		plan:  allocation16(7), run: (*task).readDefectData,
 	},
 	{
-		op: OpSanitize, action: SASanitizeOverwrite, name: "SANITIZE(OVERWRITE)", flags: action | medium, zero: 0x40,
+		op: OpSanitize, action: SASanitizeOverwrite, name: "SANITIZE(OVERWRITE)", flags: action | medium | waits, zero: 0x40,
 		usage: []byte{OpSanitize, 0xa0 | SASanitizeOverwrite, 0, 0, 0, 0, 0, 0xff, 0xff, 0},
 		plan:  parameters(sanitizeLength), run: (*task).sanitizeOverwrite,
 	},
 	{
-		op: OpSanitize, action: SASanitizeBlockErase, name: "SANITIZE(BLOCK ERASE)", flags: action | medium, zero: 0x40, when: (*LU).Thin,
+		op: OpSanitize, action: SASanitizeBlockErase, name: "SANITIZE(BLOCK ERASE)", flags: action | medium | waits, zero: 0x40, when: (*LU).Thin,
 		usage: []byte{OpSanitize, 0xa0 | SASanitizeBlockErase, 0, 0, 0, 0, 0, 0, 0, 0},
 		plan:  parameters(sanitizeLength), run: (*task).sanitizeBlockErase,
 	},

@@ -71,7 +71,7 @@ const (
 	anyLUN
 	// action commands have a service action in the low five bits of octet 1.
 	action
-	// waits commands may wait for something else than the store.
+	// waits commands may wait for something else than the store, or for long whatever the store is.
 	waits
 )
 
@@ -175,7 +175,7 @@ var commands = []command{
 		usage: []byte{OpSynchronizeCache10, 0x02, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0}, run: (*task).synchronizeCache,
 	},
 	{
-		op: OpWriteSame10, name: "WRITE SAME(10)", flags: medium, zero: protect | 0x16,
+		op: OpWriteSame10, name: "WRITE SAME(10)", flags: medium | waits, zero: protect | 0x16,
 		usage: []byte{OpWriteSame10, 0x08, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0},
 		plan:  planWriteSame, run: (*task).writeSame,
 	},
@@ -223,7 +223,7 @@ var commands = []command{
 		usage: []byte{OpSynchronizeCache16, 0x02, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0}, run: (*task).synchronizeCache,
 	},
 	{
-		op: OpWriteSame16, name: "WRITE SAME(16)", flags: medium, zero: protect | 0x16,
+		op: OpWriteSame16, name: "WRITE SAME(16)", flags: medium | waits, zero: protect | 0x16,
 		usage: []byte{OpWriteSame16, 0x09, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0},
 		plan:  planWriteSame, run: (*task).writeSame,
 	},

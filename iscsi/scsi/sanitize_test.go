@@ -235,6 +235,18 @@ func TestSanitizeFailure(t *testing.T) {
 	newRig(t, fail, scsi.LUConfig{}).overwrite(0, 1, []byte{9}).fails(t, scsi.KeyMediumError, scsi.CodeSanitizeFailed)
 }
 
+// What may take long does not run on a goroutine that reads a connection, not even over memory.
+func TestLongCommandsBlock(t *testing.T) {
+	r := memoryRig(t, 1<<20, scsi.LUConfig{})
+	for _, c := range []scsi.CDB{
+		sanitizeCDB(scsi.SASanitizeOverwrite, 8), sanitizeCDB(scsi.SASanitizeBlockErase, 0), copyCDB(0, 16), copyCDB(1, 48), scsi.WriteSame(0, 0, false),
+	} {
+		assert.True(t, r.dev.Plan(0, c[:]).Blocks, scsi.OpcodeName(c[:]))
+	}
+	c := scsi.Write(0, 1, 0)
+	assert.False(t, r.dev.Plan(0, c[:]).Blocks)
+}
+
 // A logical unit's bandwidth bounds its sanitize operation, which tells how far it is.
 func TestSanitizeKeepsLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

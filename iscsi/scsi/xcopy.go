@@ -23,12 +23,12 @@ const (
 
 var copyCommands = []command{
 	{
-		op: OpExtendedCopy, action: SAExtendedCopyLID1, name: "EXTENDED COPY(LID1)", flags: action | medium,
+		op: OpExtendedCopy, action: SAExtendedCopyLID1, name: "EXTENDED COPY(LID1)", flags: action | medium | waits,
 		usage: []byte{OpExtendedCopy, SAExtendedCopyLID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0},
 		plan:  parameters(copyListLength), run: (*task).extendedCopy,
 	},
 	{
-		op: OpExtendedCopy, action: SAExtendedCopyLID4, name: "EXTENDED COPY(LID4)", flags: action | medium,
+		op: OpExtendedCopy, action: SAExtendedCopyLID4, name: "EXTENDED COPY(LID4)", flags: action | medium | waits,
 		usage: []byte{OpExtendedCopy, SAExtendedCopyLID4, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0},
 		plan:  parameters(copyListLength), run: (*task).extendedCopy,
 	},

@@ -14,12 +14,12 @@ import (
 
 // rule is a line of skips.txt or faults.txt.
 type rule struct {
-	profile, test string // patterns of path.Match
-	reason        string
-	used          bool
+	profiles []string // nil: all
+	test     string   // a pattern of path.Match
+	reason   string
 }
 
-// readRules reads lines of profile, test and reason; # begins a comment.
+// readRules reads lines of profiles (with commas, or *), test and reason; # begins a comment.
 func readRules(file string) ([]*rule, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -37,11 +37,17 @@ func readRules(file string) ([]*rule, error) {
 		if len(f) < 3 || strings.TrimSpace(f[2]) == "" {
 			return nil, fmt.Errorf("%s:%d: want a profile, a test and a reason", file, n)
 		}
-		r := &rule{profile: f[0], test: f[1], reason: strings.TrimSpace(f[2])}
-		for _, p := range []string{r.profile, r.test} {
-			if _, err := path.Match(p, ""); err != nil {
-				return nil, fmt.Errorf("%s:%d: %q: %w", file, n, p, err)
+		r := &rule{test: f[1], reason: strings.TrimSpace(f[2])}
+		if f[0] != "*" {
+			r.profiles = strings.Split(f[0], ",")
+		}
+		for _, p := range r.profiles {
+			if !slices.ContainsFunc(profiles, func(have profile) bool { return have.name == p }) {
+				return nil, fmt.Errorf("%s:%d: no profile %q", file, n, p)
 			}
+		}
+		if _, err := path.Match(r.test, ""); err != nil {
+			return nil, fmt.Errorf("%s:%d: %q: %w", file, n, r.test, err)
 		}
 		rules = append(rules, r)
 	}
@@ -51,10 +57,8 @@ func readRules(file string) ([]*rule, error) {
 // find gives the first rule for an outcome.
 func find(rules []*rule, o outcome) *rule {
 	for _, r := range rules {
-		profile, _ := path.Match(r.profile, o.profile)
-		test, _ := path.Match(r.test, o.test)
-		if profile && test {
-			r.used = true
+		match, _ := path.Match(r.test, o.test)
+		if match && (r.profiles == nil || slices.Contains(r.profiles, o.profile)) {
 			return r
 		}
 	}
@@ -80,8 +84,7 @@ type report struct {
 	notes  []string
 }
 
-// judge counts, and notes what is wrong: for iserd, a failure that is no known fault of the suite, a skip without a reason, and
-// a rule that nothing needs any more.
+// judge counts, and notes what is wrong: for iserd, a failure that is no known fault of the suite, and a skip without a reason.
 func judge(outcomes []outcome, skips, faults []*rule, peer string) *report {
 	r := &report{peer: peer, by: map[string]*count{}}
 	for _, o := range outcomes {
@@ -228,9 +231,9 @@ func document(order []string, ours, theirs map[string]count) error {
 		}
 		t.WriteString(l.title + "\n\n")
 		for _, r := range rules {
-			on := "on " + r.profile + " units"
-			if r.profile == "*" {
-				on = "on all units"
+			on := "on all units"
+			if r.profiles != nil {
+				on = "on " + strings.Join(r.profiles, ", ") + " units"
 			}
 			fmt.Fprintf(&t, "- `%s` %s: %s\n", r.test, on, r.reason)
 		}

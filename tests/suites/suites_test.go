@@ -41,8 +41,8 @@ FAILED
 }
 
 func TestJudge(t *testing.T) {
-	skips := []*rule{{profile: "full", test: "SCSI.Unmap.*", reason: "not thin"}}
-	faults := []*rule{{profile: "*", test: "SCSI.Odd.Test", reason: "clause"}}
+	skips := []*rule{{profiles: []string{"full"}, test: "SCSI.Unmap.*", reason: "not thin"}}
+	faults := []*rule{{test: "SCSI.Odd.Test", reason: "clause"}}
 	outcomes := []outcome{
 		{profile: "thin", test: "SCSI.Unmap.Simple", verdict: passed},
 		{profile: "full", test: "SCSI.Unmap.Simple", verdict: skipped},
@@ -58,6 +58,15 @@ func TestJudge(t *testing.T) {
 	// Another target has no list: its skips are skips, and the suite's faults count.
 	r = judge(outcomes, skips, faults, "tgt")
 	assert.Equal(t, count{passed: 1, failed: 2, skipped: 2}, r.count)
+}
+
+// The lists that are checked in can be read.
+func TestLists(t *testing.T) {
+	for _, file := range []string{"skips.txt", "faults.txt"} {
+		rules, err := readRules(file)
+		require.NoError(t, err)
+		assert.NotEmpty(t, rules)
+	}
 }
 
 func TestReadOnlyRunsWhatDoesNotWrite(t *testing.T) {
