@@ -48,8 +48,16 @@
 // forgotten when the last of its tasks has left the store, and a login that reinstates it
 // (same initiator, ISID, target and portal group; RFC 7143, section 6.3.5) gets its final response after that.
 //
+// # Sessions of several connections, and recovery
+//
+// What the connections of a session have in common (numbering, tasks, counters) is one value under one lock, so that a command's
+// turn, its abort and its change of connection are each one step. A login with a TSIH adds a connection, or takes the place of
+// the one with the same CID. Lost PDUs are the Datamover's to mend (ErrorRecoveryLevel 1); this package rejects what the
+// Datamover has discarded and asks for data-out again. With level 2 a connection that is lost leaves its tasks to TASK REASSIGN: see
+// recover.go. At level 0 none of this costs a command anything.
+//
 // # Locks
 //
-// A conn's mutex comes first, Server's or a unit's is the inner one; a conn never locks another while it
-// holds its own. The Datamover may be called with any of them held.
+// A session's mutex, which is that of all its connections, comes first; Server's or a unit's is the inner one. A login that joins a
+// session takes the session's while it holds its own; nobody else holds two. The Datamover may be called with any of them held.
 package target
