@@ -205,6 +205,7 @@ func (s *Session) rejected(p *iscsi.PDU) {
 		return
 	}
 	switch {
+	case sl.req != nil && reason == iscsi.RejectDataDigest && s.mends(sl.req, h):
 	case sl.req != nil:
 		r := sl.req
 		s.dm.DeallocateTaskResources(r.itt)
@@ -219,6 +220,25 @@ func (s *Session) rejected(p *iscsi.PDU) {
 		}
 		s.endControl(c, err)
 	}
+}
+
+// maxResent is how often a command is sent again because its data did not arrive whole.
+const maxResent = 8
+
+// mends deals with a PDU of r that the target has discarded for its data's digest, at an ErrorRecoveryLevel above 0 (RFC 7143, section 7.8): a
+// command is sent again, since the target has not counted its number. For a Data-Out the target asks again of its own accord.
+func (s *Session) mends(r *Request, h iscsi.BHS) bool {
+	switch {
+	case s.params.ErrorRecoveryLevel == 0:
+		return false
+	case h.Opcode() == iscsi.OpDataOut:
+		return true
+	case h.Opcode() != iscsi.OpSCSICommand, r.cmdSN.Less(s.expCmdSN), r.resent >= maxResent:
+		return false
+	}
+	r.resent++
+	s.sendAgain(r)
+	return true
 }
 
 // plug fills the gap that a rejected non-immediate request may leave in the order of commands, so that the target does not

@@ -28,7 +28,7 @@ func (s *Session) submit(lun uint64, reqs []*Request) error {
 func (s *Session) push(r *Request, lun uint64) {
 	r.lun, r.state, r.Err, r.Status, r.senseLen = lun, requestQueued, nil, 0, 0
 	r.Residual, r.Overflow, r.BidiResidual, r.BidiOverflow = 0, false, 0, false
-	r.sent, r.late = false, false
+	r.sent, r.late, r.resent = false, false, 0
 	if s.cfg.Hooks.Command != nil {
 		r.begun = time.Now()
 	}
@@ -76,7 +76,24 @@ func (s *Session) send(r *Request) bool {
 	r.itt, r.cmdSN, r.state, r.sent, r.tick = s.tag(i), s.cmdSN, requestSent, true, s.deadline.tick
 	sl.req = r
 	s.inFlight++
+	s.cmdSN++
+	if err := s.transmit(r); err != nil {
+		return s.sendFailed(r, sl, err)
+	}
+	return !s.ending()
+}
 
+// sendAgain sends a command once more, with the tag and the number that it has (a retry, RFC 7143, section 7.2.1). The target has said
+// that it discarded the first.
+func (s *Session) sendAgain(r *Request) {
+	s.dm.DeallocateTaskResources(r.itt) // what is still to be sent of it, too
+	if err := s.transmit(r); err != nil && !s.ending() {
+		s.failLocked(err)
+	}
+}
+
+// transmit sends a command's PDUs. An error means that none was.
+func (s *Session) transmit(r *Request) error {
 	imm, unsol := s.unsolicited(r.OutLen)
 	p := s.pdus.get()
 	c := iscsi.SCSICommand(p.BHS[:])
@@ -87,7 +104,7 @@ func (s *Session) send(r *Request) bool {
 	c.SetAttr(r.Attr)
 	c.SetLUN(r.lun)
 	c.SetITT(r.itt)
-	c.SetCmdSN(s.cmdSN)
+	c.SetCmdSN(r.cmdSN)
 	c.SetExpStatSN(s.expStatSN)
 	c.SetEDTL(uint32(r.InLen))
 	if r.OutLen > 0 {
@@ -110,9 +127,8 @@ func (s *Session) send(r *Request) bool {
 	if imm > 0 {
 		p.Data = r.Out.Bytes()[:imm]
 	}
-	s.cmdSN++
 	if err := s.sendPDU(p, t); err != nil {
-		return s.sendFailed(r, sl, err)
+		return err
 	}
 	for off, sn := imm, uint32(0); off < unsol; sn++ {
 		n := min(unsol-off, s.maxData)
@@ -128,11 +144,11 @@ func (s *Session) send(r *Request) bool {
 		q.Data = r.Out.Bytes()[off : off+n]
 		if err := s.sendPDU(q, nil); err != nil {
 			s.failLocked(err)
-			return false
+			return nil
 		}
 		off += n
 	}
-	return true
+	return nil
 }
 
 // unsolicited says how far immediate data and all unsolicited data of a write of n octets reach.
