@@ -127,3 +127,32 @@ func TestPackage(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(root, "etc/iserd"))
 	assert.FileExists(t, filepath.Join(data, "disk.img"), "disks outlive everything")
 }
+
+// TestEveryOptionIsDocumented: the guide and the manual page name each key that iserd knows, and each option of a LUN.
+func TestEveryOptionIsDocumented(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.toml")
+	text := "x = 1\n"
+	for _, table := range []string{
+		"[metrics]", "[rdma]", "[limits]", "[timers]", "[[portal]]", "[[target]]", "[target.redirect]", "[[target.access]]", "[[discovery.access]]",
+	} {
+		text += table + "\nx = 1\n"
+	}
+	text += "[[target.lun]]\nstore = \"mem:1MiB\"\nx = 1\n"
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	r := run(t, nil, program(t, "iserd"), "check", file)
+	lists := regexp.MustCompile(`\(known(?: here)?: ([^)]*)\)`).FindAllStringSubmatch(r.stderr, -1)
+	require.Len(t, lists, 11, r.stderr)
+	for _, doc := range []string{"../docs/admin.md", "../packaging/man/iserd.toml.5"} {
+		b, err := os.ReadFile(doc)
+		require.NoError(t, err)
+		for _, l := range lists {
+			for _, key := range strings.Split(l[1], ", ") {
+				if key == "ro" {
+					key = "read-only"
+				}
+				named := regexp.MustCompile(`(^|[^a-z-]|\\f[BR])` + regexp.QuoteMeta(key) + `([^a-z-]|$)`)
+				assert.True(t, named.Match(b), "%s does not tell of %s", doc, key)
+			}
+		}
+	}
+}
