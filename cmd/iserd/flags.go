@@ -73,7 +73,7 @@ func (o *options) run(ctx context.Context, f *pflag.FlagSet, out, errs io.Writer
 		d.file = absolute(o.file)
 	}
 	err = d.run(ctx, c)
-	if all := (config.Errors)(nil); o.file != "" && errors.As(err, &all) {
+	if all := config.Errors(nil); o.file != "" && errors.As(err, &all) {
 		return tellAll(errs, o.file, err)
 	}
 	return err
