@@ -305,6 +305,9 @@ func (t *task) send(o outgoing) error {
 // put is one PutData. c.mu is held; o's buffer is gone in any case.
 func (t *task) put(o outgoing, final, more bool) error {
 	c, d := t.conn, &t.in
+	if o.n > c.maxPutData { // the initiator takes less than when the piece was laid out
+		return t.putPieces(o, final, more)
+	}
 	c.dataIn = iscsi.DataIn{
 		LUN: t.lun, ITT: t.itt, TTT: iscsi.ReservedTag, DataSN: t.dataInSN, Offset: int(o.off),
 		Buf: o.buf, Len: o.n, Final: final, More: more,
@@ -325,6 +328,22 @@ func (t *task) put(o outgoing, final, more bool) error {
 		d.burst = 0
 	}
 	return t.unlessLost(c.dm.PutData(&c.dataIn))
+}
+
+// putPieces is put of more than one PutData moves. c.mu is held.
+func (t *task) putPieces(o outgoing, final, more bool) error {
+	defer o.buf.Release()
+	data := o.buf.Bytes()[:o.n]
+	for at := 0; at < len(data); {
+		n := min(t.conn.maxPutData, len(data)-at)
+		last := at+n == len(data)
+		p := outgoing{plainBuffer(append([]byte(nil), data[at:at+n]...)), o.off + int64(at), n}
+		if err := t.put(p, final && last, more && last); err != nil {
+			return err
+		}
+		at += n
+	}
+	return nil
 }
 
 // flush sends what was kept back, as the last of the data-in. c.mu is held.

@@ -808,3 +808,49 @@ func TestExactlyOnce(t *testing.T) {
 		})
 	})
 }
+
+// TestSegmentLengthShrinksUnderWay: an initiator may declare a smaller MaxRecvDataSegmentLength while a read is in its store
+// (RFC 7143, section 13.12); the data comes in segments that it takes.
+func TestSegmentLengthShrinksUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory(t, 1<<20)
+		want := pattern(16384, 3)
+		_, err := m.WriteAt(want, 0)
+		require.NoError(t, err)
+		slow := storetest.Delay(m)
+		s := newServer(t, nil, slow)
+		p := connect(t, s).disk2()
+		slow.Hold(storetest.Read)
+		p.command(cmd{cdb: read10(0, 32), read: 16384})
+		<-slow.Arrived()
+		pdu := &iscsi.PDU{Data: loginText("MaxRecvDataSegmentLength", "1024")}
+		h := iscsi.TextRequest(pdu.BHS[:])
+		h.Init()
+		h.SetFinal(true)
+		h.SetImmediate(true)
+		h.SetITT(0x5000)
+		h.SetTTT(iscsi.ReservedTag)
+		p.number(iscsi.BHS(pdu.BHS[:]), nil)
+		p.inject(pdu)
+		p.pdu(iscsi.OpTextRsp)
+		slow.Release()
+		got, ins, r := p.collect(16384)
+		require.Zero(t, r.Status())
+		require.Equal(t, want, got)
+		for i, x := range ins {
+			require.LessOrEqual(t, x.Len, 1024)
+			require.EqualValues(t, i, x.DataSN)
+			require.Equal(t, i == len(ins)-1, x.Final)
+		}
+		p.leave()
+		require.NoError(t, s.Shutdown(context.Background()))
+	})
+}
+
+// disk2 logs in with segments of 8192 octets and one unit.
+func (p *peer) disk2() *peer {
+	p.t.Helper()
+	p.login(normalKeys("MaxRecvDataSegmentLength", "8192", "MaxBurstLength", "65536")...)
+	p.settle(0)
+	return p
+}
