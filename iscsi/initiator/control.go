@@ -28,7 +28,10 @@ func (s *Session) endControl(c *control, err error) {
 }
 
 // sendControl gives a request a tag and sends it; mu is held.
-func (s *Session) sendControl(p *iscsi.PDU, c *control) error {
+func (s *Session) sendControl(p *iscsi.PDU, c *control) error { return s.sendControlBy(nil, p, c) }
+
+// sendControlBy is sendControl by a connection; nil is the leading one.
+func (s *Session) sendControlBy(b *branch, p *iscsi.PDU, c *control) error {
 	if len(s.ctlFree) == 0 {
 		p.Release()
 		return ErrBusy
@@ -39,7 +42,7 @@ func (s *Session) sendControl(p *iscsi.PDU, c *control) error {
 	sl.ctl, c.want = c, p.Opcode()|0x20 // every answer has its request's opcode, with the target's bit
 	h := iscsi.NOPOut(p.BHS[:])         // ITT stands where it does in all of them
 	h.SetITT(s.tag(i))
-	if err := s.sendPDU(p, nil); err != nil {
+	if err := s.sendBy(b, p, nil); err != nil {
 		s.freeSlot(sl)
 		return err
 	}
@@ -187,12 +190,16 @@ func (s *Session) manageLocked(fn iscsi.TaskFunction, lun uint64, r *Request) (*
 	h.SetFunction(fn)
 	h.SetLUN(lun)
 	h.SetCmdSN(s.cmdSN)
-	h.SetExpStatSN(s.expStatSN)
+	var by *branch
+	if r != nil {
+		by = r.via // ABORT TASK goes where the task is (RFC 7143, section 11.5.1)
+	}
+	h.SetExpStatSN(s.statSN(by))
 	if r != nil {
 		h.SetRTT(r.itt)
 		h.SetRefCmdSN(r.cmdSN)
 	}
-	return c, s.sendControl(p, c)
+	return c, s.sendControlBy(by, p, c)
 }
 
 // tasksStopped acts on the answer to a function that stops tasks: from now on the target sends nothing for them, so
@@ -209,7 +216,7 @@ func (s *Session) tasksStopped(p *iscsi.PDU, c *control) {
 		if r == nil || !c.stops(r) {
 			continue
 		}
-		s.dm.DeallocateTaskResources(r.itt)
+		s.mover(r).DeallocateTaskResources(r.itt)
 		s.freeSlot(&s.slots[i])
 		s.endRequest(r, s.abortError(r))
 	}

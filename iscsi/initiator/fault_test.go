@@ -33,7 +33,7 @@ const (
 // Writes may come late only where a login can replace the session that they belong to: without that nothing but time keeps them away.
 func faultPlan(seed uint64, lateness bool) plan {
 	return func(conn int, out bool) []fault {
-		if conn > 24 {
+		if conn > 40 {
 			return nil
 		}
 		side := uint64(conn) << 1
@@ -95,7 +95,7 @@ var blockModel = porcupine.Model{
 }
 
 // TestBlocksAreLinearizableUnderFaults lets clients read and write a few blocks while the network cuts, swallows, corrupts and delays, on TCP with
-// digests and on iSER with CRC, by one path and by two, at ErrorRecoveryLevel 0 and 1, and checks what they saw: no write that was answered is lost, no read is stale. FAULT_SEED runs one seed again.
+// digests and on iSER with CRC, by one path and by two, at ErrorRecoveryLevel 0 and 1, with one connection per session and with several, and checks what they saw: no write that was answered is lost, no read is stale. FAULT_SEED runs one seed again.
 func TestBlocksAreLinearizableUnderFaults(t *testing.T) {
 	first, runs := uint64(1), uint64(faultRuns)
 	if testing.Short() {
@@ -129,6 +129,7 @@ func faultRun(t *testing.T, seed uint64) {
 	cfg.Session.PingInterval, cfg.Session.PingTimeout = time.Second, 2*time.Second
 	cfg.Session.CommandTimeout, cfg.Session.AbortTimeout = 10*time.Second, 3*time.Second
 	cfg.Session.Settings.ErrorRecoveryLevel = int(seed / 8 % 2)
+	cfg.Session.Settings.MaxConnections = 1 + int(seed/16%3)
 	cfg.OnPath = func(e initiator.PathEvent) { s.net.log("%v (%v)", e.PathInfo, e.Err) }
 	d := s.open(cfg, portals...)
 	s.net.mu.Lock()

@@ -46,9 +46,15 @@ type AsyncInfo struct {
 }
 
 // sendPDU is the Datamover's SendControl, watched.
-func (s *Session) sendPDU(p *iscsi.PDU, t *iscsi.TaskBuffers) error {
+func (s *Session) sendPDU(p *iscsi.PDU, t *iscsi.TaskBuffers) error { return s.sendBy(nil, p, t) }
+
+// sendBy is sendPDU by a connection; nil is the leading one.
+func (s *Session) sendBy(b *branch, p *iscsi.PDU, t *iscsi.TaskBuffers) error {
 	if f := s.cfg.Hooks.PDU; f != nil {
 		f(true, p)
+	}
+	if b != nil {
+		return b.dm.SendControl(p, t)
 	}
 	return s.dm.SendControl(p, t)
 }

@@ -66,6 +66,7 @@ func loginAt(ctx context.Context, d iscsi.Dialer, cfg Config, discovery bool) (*
 	select {
 	case <-s.up:
 		if s.awaitHandover(ctx); s.Err() == nil {
+			s.widen(ctx, d)
 			return s, nil
 		}
 		<-s.done
@@ -148,6 +149,7 @@ func (s *Session) loginStep(p *iscsi.PDU) {
 		s.watch()
 		s.watchCommands()
 		s.log.Debug("iscsi session up", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "transport", s.info.Transport, "tsih", step.Params.TSIH)
+		s.width.Store(1)
 		s.stateChanged(nil)
 		close(s.up)
 	}

@@ -58,7 +58,7 @@ func fillLogout(p *iscsi.PDU) {
 func (s *Session) hangUp(cause error) {
 	s.mu.Lock()
 	if !s.ending() {
-		s.dm.ConnectionTerminate(true)
+		s.terminate(true)
 		s.endLocked(cause)
 	}
 	s.unlock()

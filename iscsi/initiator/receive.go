@@ -41,7 +41,7 @@ func (s *Session) receive(p *iscsi.PDU) {
 		s.nopIn(p)
 	case iscsi.OpSCSIResponse:
 		if s.status(p) {
-			s.response(p)
+			s.response(p, nil)
 		}
 	case iscsi.OpTaskMgmtRsp, iscsi.OpTextRsp, iscsi.OpLogoutRsp:
 		if s.status(p) {
@@ -86,8 +86,8 @@ func (s *Session) status(p *iscsi.PDU) bool {
 	return true
 }
 
-// response ends a command.
-func (s *Session) response(p *iscsi.PDU) {
+// response ends a command, on the connection that it came by; nil is the leading one.
+func (s *Session) response(p *iscsi.PDU, b *branch) {
 	h := iscsi.SCSIResponse(p.BHS[:])
 	sl := s.lookup(h.ITT())
 	if sl == nil || sl.req == nil {
@@ -95,6 +95,10 @@ func (s *Session) response(p *iscsi.PDU) {
 		return
 	}
 	r := sl.req
+	if r.via != b { // RFC 7143, section 4.2.5.1
+		s.failLocked(protocolError(p, "on another connection than its command"))
+		return
+	}
 	if err := r.residuals(p, h); err != nil {
 		s.failLocked(err) // finish ends r with the others
 		return
@@ -157,19 +161,27 @@ func (s *Session) nopIn(p *iscsi.PDU) {
 		if s.status(p) {
 			s.answer(p)
 		}
-	case h.TTT() != iscsi.ReservedTag:
-		// A ping: answered with its tag and LUN. It has used no StatSN, and the answer uses no CmdSN.
-		q := s.pdus.get()
-		n := iscsi.NOPOut(q.BHS[:])
-		n.Init()
-		n.SetImmediate(true)
-		n.SetLUN(h.LUN())
-		n.SetTTT(h.TTT())
-		n.SetCmdSN(s.cmdSN)
-		n.SetExpStatSN(s.expStatSN)
-		if err := s.sendPDU(q, nil); err != nil {
-			s.failLocked(err)
-		}
+	default:
+		s.pong(nil, h)
+	}
+}
+
+// pong answers a ping of the target with its tag and LUN, on the connection that it came by; nil is the leading one. The ping has used no StatSN, and the answer
+// uses no CmdSN. Nothing is owed to the reserved tag.
+func (s *Session) pong(b *branch, h iscsi.NOPIn) {
+	if h.TTT() == iscsi.ReservedTag {
+		return
+	}
+	q := s.pdus.get()
+	n := iscsi.NOPOut(q.BHS[:])
+	n.Init()
+	n.SetImmediate(true)
+	n.SetLUN(h.LUN())
+	n.SetTTT(h.TTT())
+	n.SetCmdSN(s.cmdSN)
+	n.SetExpStatSN(s.statSN(b))
+	if err := s.sendBy(b, q, nil); err != nil {
+		s.failLocked(err)
 	}
 }
 
@@ -208,7 +220,7 @@ func (s *Session) rejected(p *iscsi.PDU) {
 	case sl.req != nil && reason == iscsi.RejectDataDigest && s.mends(sl.req, h):
 	case sl.req != nil:
 		r := sl.req
-		s.dm.DeallocateTaskResources(r.itt)
+		s.mover(r).DeallocateTaskResources(r.itt)
 		s.freeSlot(sl)
 		s.plug(r.cmdSN)
 		s.endRequest(r, err)

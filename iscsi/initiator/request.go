@@ -41,6 +41,7 @@ type Request struct {
 	journey        // with a Disk
 	lun      uint64
 	itt      uint32
+	via      *branch // the connection; nil: the leading one
 	cmdSN    iscsi.SN
 	state    requestState
 	sent     bool      // the target may have seen it

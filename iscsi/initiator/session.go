@@ -4,11 +4,12 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"goiwarp/iscsi"
 )
 
-// Session is a session with one connection: what Login returns. Its methods may be called by many goroutines at once.
+// Session is a session with a target, of one connection or, with Settings.MaxConnections, of several: what Login returns. Its methods may be called by many goroutines at once.
 type Session struct {
 	dm   iscsi.Datamover
 	cfg  Config
@@ -45,7 +46,10 @@ type Session struct {
 	drained  chan struct{} // closed when a logout may go out: no command queued or in flight
 	strays   int
 	alive    alive
+	branches []*branch
 	deadline deadline
+
+	width atomic.Int32 // connections
 
 	// wg counts the goroutines that see a command or a logout to its end.
 	wg sync.WaitGroup
@@ -170,8 +174,16 @@ func (s *Session) failLocked(err error) {
 	if s.state == sessionLogin && s.allocated {
 		s.dm.DeallocateConnectionResources()
 	}
-	s.dm.ConnectionTerminate(false)
+	s.terminate(false)
 	s.endLocked(err)
+}
+
+// terminate ends all connections.
+func (s *Session) terminate(graceful bool) {
+	s.dm.ConnectionTerminate(graceful)
+	for _, b := range s.branches {
+		b.dm.ConnectionTerminate(graceful)
+	}
 }
 
 func (s *Session) ending() bool { return s.state >= sessionEnding }
@@ -191,6 +203,12 @@ func (s *Session) endLocked(err error) {
 // finish waits for the Datamover and ends all commands. It is the session's only goroutine, and its last act.
 func (s *Session) finish() {
 	<-s.dm.Done()
+	s.mu.Lock()
+	branches := s.branches // no more come
+	s.unlock()
+	for _, b := range branches {
+		<-b.dm.Done()
+	}
 	s.mu.Lock()
 	s.state = sessionDown
 	err := s.errLocked()
@@ -254,6 +272,9 @@ func (s *Session) freeSlot(sl *slot) {
 	if sl.req != nil {
 		s.free = append(s.free, sl.index)
 		s.inFlight--
+		if b := sl.req.via; b != nil {
+			b.load--
+		}
 	} else {
 		s.ctlFree = append(s.ctlFree, sl.index)
 	}
@@ -269,6 +290,9 @@ func (s *Session) ConnectionTerminateNotify(err error) {
 			err = s.leaving
 		case err == nil:
 			err = errors.New("closed by the target")
+		}
+		for _, b := range s.branches {
+			b.dm.ConnectionTerminate(false)
 		}
 		s.endLocked(err)
 	}

@@ -75,6 +75,9 @@ func (s *Session) send(r *Request) bool {
 	sl := &s.slots[i]
 	r.itt, r.cmdSN, r.state, r.sent, r.tick = s.tag(i), s.cmdSN, requestSent, true, s.deadline.tick
 	sl.req = r
+	if r.via = s.spread(); r.via != nil {
+		r.via.load++
+	}
 	s.inFlight++
 	s.cmdSN++
 	if err := s.transmit(r); err != nil {
@@ -86,7 +89,7 @@ func (s *Session) send(r *Request) bool {
 // sendAgain sends a command once more, with the tag and the number that it has (a retry, RFC 7143, section 7.2.1). The target has said
 // that it discarded the first.
 func (s *Session) sendAgain(r *Request) {
-	s.dm.DeallocateTaskResources(r.itt) // what is still to be sent of it, too
+	s.mover(r).DeallocateTaskResources(r.itt) // what is still to be sent of it, too
 	if err := s.transmit(r); err != nil && !s.ending() {
 		s.failLocked(err)
 	}
@@ -94,7 +97,7 @@ func (s *Session) sendAgain(r *Request) {
 
 // transmit sends a command's PDUs. An error means that none was.
 func (s *Session) transmit(r *Request) error {
-	imm, unsol := s.unsolicited(r.OutLen)
+	imm, unsol := s.unsolicited(r.OutLen, s.limit(r.via))
 	p := s.pdus.get()
 	c := iscsi.SCSICommand(p.BHS[:])
 	c.Init()
@@ -105,7 +108,7 @@ func (s *Session) transmit(r *Request) error {
 	c.SetLUN(r.lun)
 	c.SetITT(r.itt)
 	c.SetCmdSN(r.cmdSN)
-	c.SetExpStatSN(s.expStatSN)
+	c.SetExpStatSN(s.statSN(r.via))
 	c.SetEDTL(uint32(r.InLen))
 	if r.OutLen > 0 {
 		c.SetEDTL(uint32(r.OutLen))
@@ -127,22 +130,22 @@ func (s *Session) transmit(r *Request) error {
 	if imm > 0 {
 		p.Data = r.Out.Bytes()[:imm]
 	}
-	if err := s.sendPDU(p, t); err != nil {
+	if err := s.sendBy(r.via, p, t); err != nil {
 		return err
 	}
 	for off, sn := imm, uint32(0); off < unsol; sn++ {
-		n := min(unsol-off, s.maxData)
+		n := min(unsol-off, s.limit(r.via))
 		q := s.pdus.get()
 		d := iscsi.DataOutPDU(q.BHS[:])
 		d.Init()
 		d.SetFinal(off+n == unsol)
 		d.SetLUN(r.lun)
 		d.SetITT(r.itt)
-		d.SetExpStatSN(s.expStatSN)
+		d.SetExpStatSN(s.statSN(r.via))
 		d.SetDataSN(sn)
 		d.SetOffset(uint32(off))
 		q.Data = r.Out.Bytes()[off : off+n]
-		if err := s.sendPDU(q, nil); err != nil {
+		if err := s.sendBy(r.via, q, nil); err != nil {
 			s.failLocked(err)
 			return nil
 		}
@@ -152,13 +155,14 @@ func (s *Session) transmit(r *Request) error {
 }
 
 // unsolicited says how far immediate data and all unsolicited data of a write of n octets reach.
-func (s *Session) unsolicited(n int) (imm, unsol int) {
+// maxData is the longest data segment of the connection.
+func (s *Session) unsolicited(n, maxData int) (imm, unsol int) {
 	if n == 0 {
 		return 0, 0
 	}
 	first := min(n, s.params.FirstBurstLength)
 	if s.params.ImmediateData {
-		imm = min(first, s.maxData)
+		imm = min(first, maxData)
 	}
 	if s.params.InitialR2T {
 		return imm, imm
