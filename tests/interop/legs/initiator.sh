@@ -27,7 +27,7 @@ views() { # what SCSI tools see: $1 is the disk, $2 where to keep it
 	mkdir -p $2
 	for p in sv sn di bl bdc lbpv; do sg_vpd -p $p $1 >$2/vpd-$p || return 1; done
 	cat $s/device/wwid >$2/wwid || return 1
-	lsscsi -s $(basename $(readlink -f $s/device)) | awk '{ $1 = ""; sub("/dev/[^ ]*", "DISK"); print }' >$2/lsscsi && [ -s $2/lsscsi ] || return 1
+	lsscsi $(basename $(readlink -f $s/device)) | awk '{ $1 = ""; sub("/dev/[^ ]*", "DISK"); print }' >$2/lsscsi && [ -s $2/lsscsi ] || return 1
 	sg_inq $1 >$2/inq && sg_readcap --16 $1 >$2/readcap && sg_opcodes $1 >$2/opcodes 2>&1 && sg_luns $1 >$2/luns && sg_turs $1 && sg_modes -a $1 >$2/modes
 }
 write_tree() {
@@ -57,6 +57,7 @@ for transport in iser tcp; do
 	capture_stop
 	check "$transport: four parallel writers" parallel $disk
 	disk4k=$(disk 1) && check "$transport: the LUN of 4096-octet blocks" io $disk4k 64 32 3
+	check "$transport: the same tools on it" views $disk4k /tmp/views4k-$transport
 	check "$transport: mkfs.ext4 and a tree of files" write_tree $disk
 	check "$transport: fsck finds the file system clean" e2fsck -fn $disk
 	logout_clean $transport
@@ -91,8 +92,11 @@ for transport in iser tcp; do
 		logout_clean "$transport"
 	done
 done
-for v in vpd-sv vpd-sn vpd-di vpd-bl vpd-bdc vpd-lbpv wwid lsscsi inq readcap opcodes luns modes; do
+for v in vpd-sv vpd-sn vpd-di vpd-bl vpd-bdc vpd-lbpv wwid lsscsi inq opcodes luns; do
 	check "both transports show the same: $v" cmp /tmp/views-iser/$v /tmp/views-tcp/$v
+done
+for v in readcap modes vpd-di; do # of a LUN that has not grown meanwhile
+	check "both transports show the same of LUN 1: $v" cmp /tmp/views4k-iser/$v /tmp/views4k-tcp/$v
 done
 iserd_down
 finish

@@ -30,10 +30,15 @@ if [ $FULL = 1 ]; then
 	for w in Read10 Write10; do over_iser="$over_iser $w.ZeroBlocks $w.DpoFua"; done
 	for w in Read12 Read16 Write12 Write16; do over_iser="$over_iser $w.Simple $w.BeyondEol $w.ZeroBlocks $w.DpoFua"; done
 fi
-capture_start tests "tcp port $PORT"
 cu iscsi://$IP:$PORT/$IQN/0 $over_tcp
+capture_start tests "tcp port $PORT"
 cu $url $over_iser
 capture_stop
+if [ $FULL = 1 ]; then
+	capture_start tcp "tcp port $PORT"
+	cu iscsi://$IP:$PORT/$IQN/0 CompareAndWrite Unmap Inquiry
+	capture_stop
+fi
 check "nothing of it was rejected" sh -c "! grep -E 'rejected|Terminate' /tmp/iserd.log"
 check "the kernel has nothing to complain of" warnings
 iserd_down
