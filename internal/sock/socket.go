@@ -45,10 +45,13 @@ type Scatter interface {
 	Release(n int)
 }
 
-// NewSocket returns a Socket on c: NewTCPSocket if it is a TCP connection, else NewConnSocket.
+// NewSocket returns a Socket on c: non-blocking and vectored if it is a TCP or a Unix connection, else NewConnSocket.
 func NewSocket(c net.Conn) Socket {
-	if t, ok := c.(*net.TCPConn); ok {
-		return NewTCPSocket(t)
+	switch c := c.(type) {
+	case *net.TCPConn:
+		return NewTCPSocket(c)
+	case *net.UnixConn:
+		return newUnixSocket(c)
 	}
 	return NewConnSocket(c)
 }

@@ -13,3 +13,5 @@ func NewTCPSocket(c *net.TCPConn) Socket {
 	_ = c.SetNoDelay(true)
 	return NewConnSocket(c)
 }
+
+func newUnixSocket(c *net.UnixConn) Socket { return NewConnSocket(c) }

@@ -19,7 +19,7 @@ import (
 // and their arguments travel in fields, so that a call allocates nothing.
 type tcpSocket struct {
 	guard
-	conn *net.TCPConn
+	conn streamConn
 	raw  syscall.RawConn
 
 	rd struct {
@@ -54,6 +54,25 @@ func NewTCPSocket(c *net.TCPConn) Socket {
 		return NewConnSocket(c) // a closed or invalid connection: its methods tell why
 	}
 	_ = c.SetNoDelay(true)
+	return newStreamSocket(c, raw)
+}
+
+// streamConn is what a tcpSocket needs of its connection, which is a TCP or a Unix one.
+type streamConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// newUnixSocket returns a Socket on c, which it owns from then on.
+func newUnixSocket(c *net.UnixConn) Socket {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return NewConnSocket(c)
+	}
+	return newStreamSocket(c, raw)
+}
+
+func newStreamSocket(c streamConn, raw syscall.RawConn) *tcpSocket {
 	s := &tcpSocket{conn: c, raw: raw}
 	s.rd.attempt = s.tryRead
 	s.wr.attempt = s.tryWrite

@@ -1,0 +1,61 @@
+package nbd
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzTransmission: whatever a client sends, the connection ends, all memory comes back, and blocks that no write names stay as they are.
+func FuzzTransmission(f *testing.F) {
+	f.Add(appendRequest(appendRequest(nil, CmdWrite, 0, 1, 0, 512, make([]byte, 512)), CmdRead, 0, 2, 0, 1024, nil))
+	f.Add(appendRequest(appendRequest(nil, CmdTrim, 1, 1, 0, 1<<20, nil), CmdWriteZeroes, 3, 2, 512, 512, nil))
+	f.Add(appendRequest(nil, CmdFlush, 0, 1, 0, 0, nil))
+	f.Add(appendRequest(nil, CmdWrite, 0, 1, 1<<63, 1<<31, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d := newRAM(64 << 10)
+		s, err := New(d, export(d), Config{Depth: 4, Memory: largePiece})
+		require.NoError(t, err)
+		near, far := pair(t, "unix")
+		go func() {
+			_, _ = near.Write(b)
+			_ = near.(*net.UnixConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, near)
+			_ = near.Close()
+		}()
+		_ = s.Transmit(t.Context(), far)
+		require.LessOrEqual(t, d.lent.Load(), int32(4+1))
+		s.Close()
+		require.Zero(t, d.lent.Load())
+		if !bytes.Contains(b, []byte{0x25, 0x60, 0x95, 0x13}) {
+			require.Equal(t, make([]byte, 64<<10), d.at(0, 64<<10))
+		}
+	})
+}
+
+// TestSteadyStateAllocatesNothing: reads, writes with FUA and flushes, whose memory is there.
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	d := newRAM(1 << 20)
+	v := newSession(t, d, export(d), Config{})
+	ask := appendRequest(nil, CmdWrite, cmdFlagFUA, 1, 4096, 4096, make([]byte, 4096))
+	ask = appendRequest(ask, CmdRead, 0, 2, 4096, 64<<10, nil)
+	ask = appendRequest(ask, CmdFlush, 0, 3, 0, 0, nil)
+	answer := make([]byte, 3*simpleReplyLen+64<<10)
+	round := func() {
+		if _, err := v.c.Write(ask); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadFull(v.c, answer); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 100 {
+		round()
+	}
+	if n := testing.AllocsPerRun(200, round); n > 0 && !raceEnabled {
+		t.Errorf("%v allocations a round", n)
+	}
+}

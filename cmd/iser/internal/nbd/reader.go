@@ -1,0 +1,230 @@
+package nbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"goiwarp/internal/sock"
+)
+
+// drainTimeout is how long a client has to take its last replies.
+const drainTimeout = 5 * time.Second
+
+// readAhead is how much is read from the socket at once if nobody waits for a payload, in octets: a few requests with short payloads.
+const readAhead = 8 << 10
+
+// input reads a socket: headers out of a buffer, payloads into their destination, past the buffer.
+type input struct {
+	s        sock.Socket
+	buf      [readAhead]byte
+	from, to int    // what was read and not used
+	dst      []byte // where the next octets go, before buf
+	list     [2][]byte
+}
+
+// Acquire implements sock.Scatter.
+func (in *input) Acquire() ([][]byte, error) {
+	if len(in.dst) == 0 {
+		in.list[0] = in.buf[in.to:]
+		return in.list[:1], nil
+	}
+	in.list[0], in.list[1] = in.dst, in.buf[in.to:]
+	return in.list[:], nil
+}
+
+// Release implements sock.Scatter.
+func (in *input) Release(n int) {
+	k := min(n, len(in.dst))
+	in.dst = in.dst[k:]
+	in.to += n - k
+}
+
+// next is the next n octets, at most readAhead. They are good until the next call.
+func (in *input) next(n int) ([]byte, error) {
+	if in.to-in.from < n {
+		in.to = copy(in.buf[:], in.buf[in.from:in.to])
+		in.from = 0
+	}
+	for in.to < n {
+		if _, err := in.s.Read(in); err != nil {
+			if errors.Is(err, io.EOF) && in.to > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
+	b := in.buf[in.from : in.from+n]
+	in.from += n
+	return b, nil
+}
+
+// fill reads len(b) octets into b.
+func (in *input) fill(b []byte) error {
+	n := copy(b, in.buf[in.from:in.to])
+	in.from += n
+	if n == len(b) {
+		return nil
+	}
+	in.from, in.to, in.dst = 0, 0, b[n:]
+	for len(in.dst) > 0 {
+		if _, err := in.s.Read(in); err != nil {
+			in.dst = nil
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// skip reads n octets that nobody wants.
+func (in *input) skip(n int) error {
+	for n > 0 {
+		b, err := in.next(min(n, readAhead))
+		if err != nil {
+			return err
+		}
+		n -= len(b)
+	}
+	return nil
+}
+
+// transmission is a connection in the transmission phase. Its reader is run; the writing half is of whoever set writing.
+type transmission struct {
+	s    *Server
+	sock sock.Socket
+	in   input
+	pool *pool
+	ctx  context.Context // of work that is not one command; ends when the disk's owner gives up
+	long sync.WaitGroup  // goroutines of such work
+
+	out output
+}
+
+func newTransmission(s *Server, so sock.Socket, p *pool) *transmission {
+	t := &transmission{s: s, sock: so, pool: p, ctx: context.Background()}
+	t.in.s = so
+	t.out.init(t)
+	return t
+}
+
+// run serves until the end.
+func (t *transmission) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		t.pool.close()
+		_ = t.sock.SetReadDeadline(time.Unix(1, 0))
+		_ = t.sock.SetWriteDeadline(time.Now().Add(drainTimeout))
+	})
+	var writer sync.WaitGroup
+	writer.Go(t.out.run)
+	err := t.serve()
+	stop()
+	if ctx.Err() != nil {
+		err = nil // what was not taken was not answered either
+	}
+	if err != nil {
+		t.out.fail(err) // nobody reads any more: a writer that waits ends
+	}
+	t.long.Wait()
+	t.pool.settle()
+	t.out.end()
+	writer.Wait()
+	_ = t.sock.Close()
+	return err
+}
+
+// serve reads requests until the client says goodbye.
+func (t *transmission) serve() error {
+	for {
+		b, err := t.in.next(requestLen)
+		if err != nil {
+			return err
+		}
+		r, err := parseRequest(b)
+		if err != nil {
+			return err
+		}
+		if r.typ == CmdDisconnect {
+			return nil
+		}
+		if more, err := t.take(r); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// take begins one request. It is false when the connection is to end without an error.
+func (t *transmission) take(r request) (bool, error) {
+	t.s.stats.requests.Add(1)
+	if r.payload() > MaxRequest {
+		return false, &ProtocolError{What: "write", Why: fmt.Sprintf("%d octets, more than the %d that may be sent", r.length, MaxRequest)}
+	}
+	e := t.refuse(&r)
+	n := 0
+	if e == 0 && (r.typ == CmdRead || r.typ == CmdWrite) {
+		n = int(r.length)
+	}
+	k, err := t.pool.take(n)
+	if err != nil || k == nil {
+		return false, err
+	}
+	k.conn, k.request = t, r
+	k.failure.Store(0)
+	if e != 0 {
+		if err := t.in.skip(int(r.payload())); err != nil {
+			t.pool.put(k)
+			return false, err
+		}
+		k.fail(e)
+		k.answer()
+		return true, nil
+	}
+	if r.typ == CmdWrite {
+		for _, x := range k.pieces {
+			if err := t.in.fill(x.buf.Bytes()[:x.n]); err != nil {
+				t.pool.put(k)
+				return false, err
+			}
+		}
+	}
+	k.begin()
+	return true, nil
+}
+
+// refuse says what is wrong with a request, without a look at its payload.
+func (t *transmission) refuse(r *request) Errno {
+	x := &t.s.export
+	bs := uint64(x.BlockSize)
+	known := uint16(0)
+	switch r.typ {
+	case CmdRead, CmdWrite, CmdTrim:
+		known = cmdFlagFUA // of a read it means nothing, and is allowed
+	case CmdFlush:
+		return 0 // all else is reserved
+	case CmdWriteZeroes:
+		known = cmdFlagFUA | cmdFlagNoHole
+	default:
+		return errnoInval
+	}
+	switch {
+	case r.typ != CmdRead && x.ReadOnly:
+		return errnoPerm
+	case r.typ == CmdTrim && !x.Unmap && !x.UnmapSame:
+		return errnoNotSup
+	case r.flags&^known != 0, r.length == 0, r.offset%bs != 0, uint64(r.length)%bs != 0:
+		return errnoInval
+	case (r.typ == CmdRead || r.typ == CmdWrite) && uint64(r.length) > uint64(t.pool.largest()):
+		return errnoInval
+	case !r.within(t.s.size.Load()):
+		if r.typ == CmdWrite || r.typ == CmdWriteZeroes {
+			return errnoNoSpace
+		}
+		return errnoInval
+	}
+	return 0
+}
