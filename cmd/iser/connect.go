@@ -105,10 +105,16 @@ func (f *fabric) config(portal initiator.Portal) initiator.Config {
 
 // login opens a session with the URL's target.
 func (f *fabric) login(ctx context.Context, u initiator.URL) (*initiator.Session, error) {
+	return f.loginWith(ctx, u, func(*initiator.Config) {})
+}
+
+// loginWith is login with a configuration that change has been at.
+func (f *fabric) loginWith(ctx context.Context, u initiator.URL, change func(*initiator.Config)) (*initiator.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.opts.timeout)
 	defer cancel()
 	cfg := f.config(u.Portal)
 	cfg.TargetName = u.Target
+	change(&cfg)
 	s, err := initiator.Login(ctx, f.dialer(u.Transport), cfg)
 	if err != nil {
 		return nil, f.opts.unreached(u.Portal, err)
@@ -143,10 +149,19 @@ func (o *connectOptions) withSession(ctx context.Context, url string, f func(ctx
 	return f(ctx, u, s)
 }
 
+// parseDisk reads the URL of a logical unit.
+func parseDisk(url string) (initiator.URL, error) {
+	u, err := initiator.ParseURL(url)
+	if err == nil && !u.HasLUN {
+		err = fmt.Errorf("%s names no LUN: add one, as in %s/0", url, u)
+	}
+	return u, err
+}
+
 // withDisk runs f with the URL's logical unit.
 func (o *connectOptions) withDisk(ctx context.Context, url string, f func(ctx context.Context, d *disk) error) error {
-	if u, err := initiator.ParseURL(url); err == nil && !u.HasLUN {
-		return fmt.Errorf("%s names no LUN: add one, as in %s/0", url, u)
+	if _, err := parseDisk(url); err != nil {
+		return err
 	}
 	return o.withSession(ctx, url, func(ctx context.Context, u initiator.URL, s *initiator.Session) error {
 		d, err := openDisk(ctx, u, s)

@@ -47,5 +47,6 @@ prove that it knows a secret, too: another one than yours.`,
 	o.flags(root.PersistentFlags())
 	root.AddCommand(discoverCommand(o), listCommand(o), infoCommand(o), readCommand(o), writeCommand(o), copyCommand(o))
 	root.AddCommand(serveNBDCommand(o))
+	root.AddCommand(benchCommand(o))
 	return root
 }

@@ -50,7 +50,7 @@ func readCommand(o *connectOptions) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Var(&offset, "offset", "where to begin, in octets (with KiB, MiB, …)")
+	cmd.Flags().Var(&offset, "offset", "where to begin, in octets (or with K, MiB, GB, …)")
 	cmd.Flags().Var(&length, "length", "how much to read; to the end if not given")
 	return cmd
 }
@@ -160,7 +160,7 @@ only a part is written keep the rest.`,
 			})
 		},
 	}
-	cmd.Flags().Var(&offset, "offset", "where to begin, in octets (with KiB, MiB, …)")
+	cmd.Flags().Var(&offset, "offset", "where to begin, in octets (or with K, MiB, GB, …)")
 	cmd.Flags().Var(&length, "length", "how much to write at most; to the end of the input if not given")
 	return cmd
 }
@@ -268,12 +268,9 @@ destination, and prints how fast it went. With --verify it reads the destination
 
 // remote opens the disk that url names.
 func (f *fabric) remote(ctx context.Context, url string) (*disk, error) {
-	u, err := initiator.ParseURL(url)
+	u, err := parseDisk(url)
 	if err != nil {
 		return nil, err
-	}
-	if !u.HasLUN {
-		return nil, fmt.Errorf("%s names no LUN: add one, as in %s/0", url, u)
 	}
 	s, err := f.login(ctx, u)
 	if err != nil {

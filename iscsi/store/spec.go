@@ -221,10 +221,19 @@ var units = []struct {
 // decimal units count in thousands.
 var decimal = map[string]int64{"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15, "eb": 1e18}
 
-// ParseSize reads a size in octets: a number, or one with a unit. KiB, MiB, GiB, TiB, PiB, EiB and
+// ParseSize reads a size in octets, above 0: a number, or one with a unit. KiB, MiB, GiB, TiB, PiB, EiB and
 // the bare letters K, M, G, T, P, E count in 1024s; kB, MB, GB and so on in 1000s. Case does not
 // matter.
 func ParseSize(text string) (int64, error) {
+	n, err := ParseOctets(text)
+	if err == nil && n == 0 {
+		return 0, fmt.Errorf("size %q is zero", text)
+	}
+	return n, err
+}
+
+// ParseOctets is ParseSize for what may be 0, an offset say.
+func ParseOctets(text string) (int64, error) {
 	digits := 0
 	for digits < len(text) && text[digits] >= '0' && text[digits] <= '9' {
 		digits++
@@ -249,8 +258,6 @@ func ParseSize(text string) (int64, error) {
 		return 0, fmt.Errorf("bad size %q (for example 1GiB)", text)
 	case err != nil || n > math.MaxInt64/factor:
 		return 0, fmt.Errorf("size %q is too large", text)
-	case n == 0:
-		return 0, fmt.Errorf("size %q is zero", text)
 	}
 	return n * factor, nil
 }

@@ -1,5 +1,5 @@
 // Package cli is what the programs have in common at their edge: how they end, how they log, and
-// how they write sizes.
+// how they read and write sizes.
 package cli
 
 import (
@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 )
 
@@ -101,26 +100,3 @@ func Logger(w io.Writer, level string) (*slog.Logger, error) {
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
 }
-
-// Size is a flag's value in octets; it is written as a number with an optional unit (KiB, MiB, GB, …).
-type Size struct{ N uint64 }
-
-func (s *Size) String() string {
-	if s.N == 0 {
-		return ""
-	}
-	return humanize.IBytes(s.N)
-}
-
-// Set reads a size.
-func (s *Size) Set(v string) error {
-	n, err := humanize.ParseBytes(v)
-	if err != nil || n > 1<<62 {
-		return fmt.Errorf("%q is no size: want octets, or a number with KiB, MiB, GiB, TiB", v)
-	}
-	s.N = n
-	return nil
-}
-
-// Type names the value in help texts.
-func (s *Size) Type() string { return "size" }
