@@ -77,7 +77,7 @@ func accessList(c *config.Access) (*target.Access, error) {
 	if len(c.Rules) == 0 {
 		return nil, nil
 	}
-	a := &target.Access{}
+	a := &target.Access{Hidden: c.Hidden}
 	for _, name := range c.Algorithms {
 		alg, err := iscsi.ParseCHAPAlgorithm(name)
 		if err != nil {

@@ -21,6 +21,9 @@ type Access struct {
 	Rules []AccessRule
 	// Algorithms are the CHAP algorithms taken; the initiator's order decides among them. Empty: all.
 	Algorithms []iscsi.CHAPAlgorithm
+	// Hidden answers an initiator that fits no rule with status 0203, as if there were no such target, so that names of targets cannot be
+	// found by trying. Otherwise it is told 0202, which helps who looks for a mistake (RFC 7143, section 11.13.5). Not for discovery.
+	Hidden bool
 }
 
 // AccessRule is one entry of an access list.
@@ -66,6 +69,7 @@ func (a *Access) Check() error {
 type access struct {
 	rules      []rule
 	algorithms []iscsi.CHAPAlgorithm
+	hidden     bool
 }
 
 type rule struct {
@@ -80,7 +84,7 @@ func (a *Access) compile() (*access, error) {
 	if a == nil {
 		return nil, nil
 	}
-	c := &access{algorithms: a.Algorithms}
+	c := &access{algorithms: a.Algorithms, hidden: a.Hidden}
 	for i := range a.Rules {
 		r, err := a.Rules[i].compile()
 		if err == nil {

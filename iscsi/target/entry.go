@@ -3,6 +3,7 @@ package target
 import (
 	"errors"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"goiwarp/iscsi"
@@ -22,6 +23,11 @@ func (c *conn) accessTo(n *node, discovery bool) *access {
 // grant decides whether an initiator may go on with its login to n, which is nil in a Discovery session that names no target, and what it
 // has to prove. c.mu is held.
 func (c *conn) grant(id iscsi.Identity, n *node) (g iscsi.Grant, err error) {
+	if n != nil {
+		if own := n.access.Load(); own != nil && own.hidden && own.find(id.InitiatorName, c.remote()) == nil {
+			return g, iscsi.NewLoginError(iscsi.LoginNotFound, "%s has no access from %v to %s, which is hidden", id.InitiatorName, c.remote(), n.Name)
+		}
+	}
 	g.PortalGroup = c.portalGroup(n)
 	a := c.accessTo(n, id.Discovery)
 	r := a.find(id.InitiatorName, c.remote())
@@ -95,42 +101,95 @@ func (c *conn) admit(ss *session) error {
 	if ss.node != nil && ss.node.draining.Load() {
 		return iscsi.NewLoginError(iscsi.LoginUnavailable, "target %s is being drained", ss.node.Name)
 	}
-	r := c.entry(ss)
-	if r == nil {
-		return iscsi.NewLoginError(iscsi.LoginForbidden, "access of %s was withdrawn", ss.key.initiator)
+	r, err := c.admissible(ss)
+	if err != nil {
+		return err
 	}
 	if c.login.chap != nil {
 		c.srv.guard.passed(c.remote())
 	}
-	if ss.nexus != nil {
+	if ss.nexus != nil && ss != c.login.join {
 		ss.nexus.SetView(r.view)
 	}
 	return nil
 }
 
-// entry is the rule by which the connection may belong to its session now, nil if it may not.
-func (c *conn) entry(ss *session) *rule {
-	r := c.accessTo(ss.node, !ss.normal).find(ss.key.initiator, c.remote())
+// admissible gives the rule by which a connection that has logged in may belong to its session now.
+func (c *conn) admissible(ss *session) (*rule, error) {
+	a := c.accessTo(ss.node, !ss.normal)
+	r := c.entry(a, ss)
+	if r == nil {
+		return nil, iscsi.NewLoginError(iscsi.LoginForbidden, "access of %s was withdrawn", ss.key.initiator)
+	}
+	if ss == c.login.join {
+		if err := c.belongs(a, ss, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// belongs tells whether a connection may be added to a session: by the user who began it, and from where the same rule holds as for the
+// session's other connections, since what a session sees is one for all of them (RFC 7143, section 11.13.5). r is the rule of a for c.
+func (c *conn) belongs(a *access, ss *session, r *rule) error {
+	if user := c.login.user(); user != ss.user {
+		return iscsi.NewLoginError(iscsi.LoginForbidden, "the session is %s, not %s", someone(ss.user), someone(user))
+	}
+	ss.shared.mu.Lock()
+	defer ss.shared.mu.Unlock()
+	for _, o := range ss.shared.conns {
+		if o.state == stateFull && a.find(ss.key.initiator, o.remote()) != r {
+			return iscsi.NewLoginError(iscsi.LoginCannotInclude, "other access from %v than from %v, where the session is", c.remote(), o.remote())
+		}
+	}
+	return nil
+}
+
+// someone names a CHAP user for a log.
+func someone(user string) string {
+	if user == "" {
+		return "nobody's in particular"
+	}
+	return strconv.Quote(user) + "'s"
+}
+
+// entry is the rule of a by which the connection may belong to its session, nil if it may not.
+func (c *conn) entry(a *access, ss *session) *rule {
+	r := a.find(ss.key.initiator, c.remote())
 	if r == nil || !r.hasUser(c.login.user()) {
 		return nil
 	}
 	return r
 }
 
-// reviewAccess ends a session that access lists do not let in any more, and shows others what they may see.
+// reviewAccess ends a session that access lists do not let in any more, and shows others what they may see. Of several connections, the
+// oldest that stays decides that; one that would not be let in, or not to the same, is ended alone, and what it was doing is not kept.
 func (c *conn) reviewAccess() {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.state != stateFull || c.sess == nil {
+	ss := c.sess
+	if ss == nil || c.ending {
 		return
 	}
-	r := c.entry(c.sess)
-	if r == nil {
-		c.drop(ErrAccessLost)
+	a := c.accessTo(ss.node, !ss.normal)
+	var held *rule
+	for _, o := range c.conns {
+		if o.state == stateFull && held == nil {
+			held = o.entry(a, ss)
+		}
+	}
+	if held == nil {
+		c.dropSession(ErrAccessLost)
 		return
 	}
-	if c.sess.nexus != nil {
-		c.sess.nexus.SetView(r.view)
+	for _, o := range c.conns {
+		if o.state == stateFull && o.entry(a, ss) != held {
+			o.rec.refused = true
+			o.terminate(ErrAccessLost, true)
+		}
+	}
+	if ss.nexus != nil {
+		ss.nexus.SetView(held.view)
 	}
 }
 

@@ -16,6 +16,8 @@ var ErrConnectionReinstated = errors.New("target: connection reinstated by a new
 //	known  new        one more connection, up to MaxConnections; with ErrorRecoveryLevel 2 one more to recover the other
 //	known  known      the old connection is logged out, for recovery with ErrorRecoveryLevel 2, and this one takes its place
 //	other  any        refused: session does not exist
+//
+// Who joins has to be the user who began the session, and to have the access that its other connections have (entry.go).
 
 // keyOf names the session that a login is about.
 func (c *conn) keyOf(n *node, initiator string, isid [6]byte) sessionKey {
@@ -72,6 +74,9 @@ func (s *Server) join(c *conn, p *iscsi.Params) (*session, error) {
 	s.mu.Unlock()
 	if ss == nil || ss != c.login.join {
 		return nil, iscsi.NewLoginError(iscsi.LoginNoSession, "no session %d", p.TSIH)
+	}
+	if _, err := c.admissible(ss); err != nil { // or anybody could end an older connection
+		return nil, err
 	}
 	h := ss.shared
 	h.mu.Lock()

@@ -21,6 +21,8 @@ type peer struct {
 	statSN iscsi.SN
 	itt    uint32
 	isid   [6]byte
+	tsih   uint16 // of the session that it joins
+	cid    uint16
 	portal PortalInfo
 }
 
@@ -106,6 +108,8 @@ func (p *peer) loginRequest(kv ...string) *iscsi.PDU {
 	h.SetCSG(iscsi.StageOperational)
 	h.SetNSG(iscsi.StageFullFeature)
 	h.SetISID(p.isid)
+	h.SetTSIH(p.tsih)
+	h.SetCID(p.cid)
 	h.SetCmdSN(p.cmdSN)
 	h.SetITT(1)
 	return pdu

@@ -24,6 +24,7 @@ type recovery struct {
 	retained    bool        // closed, and its tasks are kept
 	forRecovery bool        // its logout asks for that
 	loggedOut   bool        // its tasks may be reassigned, and its CID is free
+	refused     bool        // it was let in no longer: nothing is kept
 	timer       *time.Timer // ends it
 	kept        []*outcome  // of commands whose status has not been acknowledged, oldest first
 	octets      int         // of their data
@@ -42,7 +43,7 @@ var errLost = errors.New("target: connection lost, the command will be executed 
 // recoverable tells that the connection's tasks are kept when it is closed. c.mu is held.
 func (c *conn) recoverable() bool {
 	return c.sess != nil && !c.ending && !c.keepNothing && c.params.ErrorRecoveryLevel == 2 && c.params.DefaultTime2Retain > 0 &&
-		(!c.logout || c.rec.forRecovery)
+		(!c.logout || c.rec.forRecovery) && !c.rec.refused
 }
 
 // endTasks aborts the tasks of a connection that is closed, or keeps them. c.mu is held.

@@ -28,6 +28,7 @@ type session struct {
 	nexus  *scsi.Nexus   // nil: Discovery
 	params *iscsi.Params // conn's mutex guards what they point to
 	agreed iscsi.Params  // what the leading login has settled
+	user   string        // who began it, proven by CHAP; empty: nobody was asked
 	normal bool
 	conn   *conn   // the leading connection
 	shared *shared // what its connections have in common
@@ -80,7 +81,7 @@ func (s *Server) register(c *conn, key sessionKey, n *node, p *iscsi.Params) (*s
 	}
 	ss := &session{
 		tsih: s.lastTSIH, key: key, node: n, params: p, agreed: *p, normal: !p.Discovery, conn: c, shared: c.shared,
-		since: time.Now(), ended: make(chan struct{}),
+		user: c.login.user(), since: time.Now(), ended: make(chan struct{}),
 	}
 	s.sessions[ss.tsih] = ss
 	s.byKey[key] = ss

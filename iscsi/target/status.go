@@ -97,7 +97,7 @@ func (c *conn) status() SessionStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sess != nil {
-		st.Params, st.Since, st.User = *c.sess.params, c.sess.since, c.login.user()
+		st.Params, st.Since, st.User = *c.sess.params, c.sess.since, c.sess.user
 	}
 	st.InFlight = c.depth()
 	st.Connections = c.live()

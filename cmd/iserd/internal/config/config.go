@@ -139,6 +139,8 @@ type Redirect struct {
 type Access struct {
 	// Algorithms are the CHAP algorithms taken; empty: all.
 	Algorithms []string
+	// Hidden has who fits no rule told that there is no such target.
+	Hidden bool
 	// Rules in order; the first that fits decides, and who fits none is refused. No rules: everybody may do everything.
 	Rules []Rule
 	Pos

@@ -74,6 +74,7 @@ groups = [1, 2]
 [[target]]
 name = "iqn.2026-11.com.example:moved"
 redirect = {address = "192.0.2.11:3260", permanent = true}
+hidden = true
 `
 
 func TestWholeFile(t *testing.T) {
@@ -99,6 +100,7 @@ func TestWholeFile(t *testing.T) {
 	require.Equal(t, "mem:1MiB,ro,vendor=EXAMPLE", one.LUNs[1].Spec())
 	require.Equal(t, 3, one.LUNs[1].Number)
 	require.True(t, c.Targets[1].Redirect.Permanent)
+	require.True(t, c.Targets[1].Access.Hidden)
 
 	again, err := Parse("saved", c.Encode())
 	require.NoError(t, err, "%s", c.Encode())

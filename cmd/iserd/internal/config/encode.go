@@ -64,6 +64,7 @@ func (w *writer) target(t *Target) {
 	w.string("alias", t.Alias, "")
 	w.ints("groups", t.Groups)
 	w.strings("chap-algorithms", t.Access.Algorithms)
+	w.bool("hidden", t.Access.Hidden, false)
 	w.table("target.redirect", func() {
 		w.string("address", t.Redirect.Address, "")
 		w.bool("permanent", t.Redirect.Permanent, false)

@@ -162,6 +162,7 @@ func (v *Target) decode(t *table) {
 			r.d.fail(r.path, "a redirection needs an address")
 		}
 	}
+	t.bool("hidden", &v.Access.Hidden)
 	v.Access.decode(t)
 	next := 0
 	for _, l := range t.tables("lun") {
