@@ -50,6 +50,20 @@ func TestAbsentImmediateData(t *testing.T) {
 	require.NoError(t, g.GetData(&iscsi.DataOut{ITT: 7, Buf: b, Len: total}))
 	require.NoError(t, wait(t, n.done))
 	require.True(t, bytes.Equal(out, b.Bytes()))
+
+	// More than one PDU would hold: announced by F=0 and by a Data-Out that is as empty.
+	first := command(0x21, 8, total)
+	p.send(claim(header(p.data.STag(), 0, p.data.Addr(), 0), first, 4000))
+	p.send(claim(nil, dataOut(8, 4000, true), 1000))
+	p.send(pdu(nil, bhs(iscsi.OpNOPOut, 0x80, 9), []byte("ping")))
+	got = wait(t, n.pdus)
+	require.True(t, iscsi.BHS(got.BHS[:]).Final(), "nothing unsolicited is to come")
+	require.Empty(t, got.Data)
+	require.Equal(t, "ping", string(wait(t, n.pdus).Data), "the Data-Out means nothing")
+	clear(b.Bytes())
+	require.NoError(t, g.GetData(&iscsi.DataOut{ITT: 8, Buf: b, Len: total}))
+	require.NoError(t, wait(t, n.done))
+	require.True(t, bytes.Equal(out, b.Bytes()))
 }
 
 // TestMissingDataIsAnError: a data segment that is there in part, or that nothing else could take the place of, ends the connection.
@@ -58,8 +72,9 @@ func TestMissingDataIsAnError(t *testing.T) {
 		"in part": func(p *peer) []byte {
 			return append(claim(header(p.data.STag(), 0, p.data.Addr(), 0), command(0xa1, 7, 512), 512), 1, 2, 3, 4)
 		},
-		"without a Write STag": func(*peer) []byte { return claim(nil, command(0xa1, 7, 512), 512) },
-		"of another PDU":       func(*peer) []byte { return claim(nil, bhs(iscsi.OpNOPOut, 0x80, 7), 512) },
+		"without a Write STag":                        func(*peer) []byte { return claim(nil, command(0xa1, 7, 512), 512) },
+		"of a Data-Out, but the command had its data": func(*peer) []byte { return claim(nil, dataOut(7, 0, true), 512) },
+		"of another PDU":                              func(*peer) []byte { return claim(nil, bhs(iscsi.OpNOPOut, 0x80, 7), 512) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, setup{})

@@ -58,6 +58,8 @@ type Datamover struct {
 	sendInv   bool // Send with Invalidate is agreed on
 	zeroBased bool
 	linuxBase bool
+	// emptyData: the peer announces unsolicited data, and leaves it in its memory (see absentData). Guarded by mu.
+	emptyData bool
 	ord       int
 
 	params     iscsi.Params

@@ -88,7 +88,12 @@ func (d *Datamover) take(r *receive, invalidated rnic.STag) (control bool, err e
 		return false, err
 	}
 	if err := parse(&r.pdu, msg); err != nil {
-		return false, err
+		switch d.absentData(&r.pdu, msg) {
+		case absentError:
+			return false, err
+		case absentIgnored:
+			return false, nil
+		}
 	}
 	return true, d.account(&r.pdu, Header(msg), invalidated)
 }
@@ -103,8 +108,7 @@ func (d *Datamover) deliverEarly() {
 }
 
 // parse makes p the PDU that a control message carries; its AHS and Data lie in msg. The data segment
-// may come with its padding or, as ib_iser sends it, without. Or not at all: libiscsi 1.19 gives a SCSI Command the length of the
-// immediate data that was agreed upon, but leaves the data where its Write STag shows it, all of it. Such a command has no data segment.
+// may come with its padding or, as ib_iser sends it, without.
 func parse(p *iscsi.PDU, msg []byte) error {
 	if len(msg) < HeaderLen+iscsi.BHSLen {
 		return &LengthError{What: "control PDU", Got: len(msg), Want: HeaderLen + iscsi.BHSLen}
@@ -113,10 +117,6 @@ func parse(p *iscsi.PDU, msg []byte) error {
 	h := iscsi.BHS(p.BHS[:])
 	ahs, data := h.AHSLen(), h.DataLen()
 	body := msg[HeaderLen+iscsi.BHSLen:]
-	if data > 0 && len(body) == ahs && h.Opcode() == iscsi.OpSCSICommand && Header(msg).WriteValid() {
-		h.SetDataLen(0)
-		data = 0
-	}
 	want := ahs + data
 	if len(body) != want && len(body) != want+iscsi.Pad(data) {
 		return &LengthError{What: "control PDU", Got: len(msg), Want: HeaderLen + iscsi.BHSLen + want}

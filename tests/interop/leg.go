@@ -147,13 +147,14 @@ func copyFile(dst, src string, mode fs.FileMode) error {
 	return os.WriteFile(dst, data, mode)
 }
 
-// boot runs the guest to its end. Emulation, not KVM: it works in any container, and slowness finds races.
-func boot(ctx context.Context, l leg, guest, dir string) error {
+// boot runs the guest to its end, and says how much processor time it took, which tells more than wall-clock time on a busy machine.
+// Emulation, not KVM: it works in any container, and slowness finds races.
+func boot(ctx context.Context, l leg, guest, dir string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the guest did not end within %v", bound))
 	defer cancel()
 	console, err := os.OpenFile(filepath.Join(dir, "console.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer console.Close()
 	args := []string{
@@ -167,32 +168,37 @@ func boot(ctx context.Context, l leg, guest, dir string) error {
 	if l.disk {
 		image := filepath.Join(dir, "disk.img")
 		if f, err := os.OpenFile(image, os.O_CREATE|os.O_RDWR, 0o644); err != nil {
-			return err
+			return 0, err
 		} else if err := errors.Join(f.Truncate(diskSize), f.Close()); err != nil {
-			return err
+			return 0, err
 		}
 		args = append(args, "-drive", "file="+image+",format=raw,if=virtio,cache=writeback")
 	}
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	cmd.Stdout, cmd.Stderr = console, console
 	err = cmd.Run()
+	var cpu time.Duration
+	if p := cmd.ProcessState; p != nil {
+		cpu = p.UserTime() + p.SystemTime()
+	}
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return cpu, context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("qemu: %w", err)
+		return cpu, fmt.Errorf("qemu: %w", err)
 	}
 	finished := filepath.Join(dir, "finished")
 	if _, err := os.Stat(finished); err == nil {
-		return nil
+		return cpu, nil
 	}
 	if reset := filepath.Join(dir, "reset"); l.reset {
 		if _, err := os.Stat(reset); err == nil {
 			l.reset = false
-			return boot(ctx, l, guest, dir)
+			more, err := boot(ctx, l, guest, dir)
+			return cpu + more, err
 		}
 	}
-	return errors.New("the guest went down before the leg had finished")
+	return cpu, errors.New("the guest went down before the leg had finished")
 }
 
 const diskSize = 256 << 20

@@ -5,15 +5,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -27,6 +30,7 @@ func main() {
 	flag.StringVar(&o.legs, "legs", "", "run only these legs (`names`, with commas)")
 	flag.StringVar(&o.siw, "siw", "", "run the legs that are made for this siw (`variant`: plain, crc, p2p or rev1) in it alone")
 	flag.IntVar(&o.mtu, "mtu", 0, "run the legs that are made for this MTU, 1500 or 65535 `octets`, in it alone")
+	flag.IntVar(&o.jobs, "jobs", 2, "how `many` legs run at a time")
 	flag.StringVar(&o.cache, "cache", cacheFolder(), "where guests are kept")
 	flag.StringVar(&o.keep, "keep", "", "keep each leg's `folder` (log, captures) there, passed or not")
 	flag.Parse()
@@ -46,6 +50,7 @@ type options struct {
 	legs   string
 	siw    string
 	mtu    int
+	jobs   int
 	cache  string
 	keep   string
 }
@@ -84,21 +89,41 @@ func (o *options) run(ctx context.Context) (passed, failed int, err error) {
 	if err := build(ctx, legs, programs); err != nil {
 		return 0, 0, err
 	}
-	for _, l := range legs {
-		if ctx.Err() != nil {
-			return passed, failed, context.Cause(ctx)
-		}
-		p, f, err := o.runLeg(ctx, l, guest, programs)
-		passed, failed = passed+p, failed+f
-		if err != nil {
-			return passed, failed, fmt.Errorf("%s: %w", l, err)
-		}
-	}
-	return passed, failed, nil
+	return o.runLegs(ctx, legs, guest, programs)
 }
 
-// runLeg boots a guest for one leg and judges what it left.
-func (o *options) runLeg(ctx context.Context, l leg, guest, programs string) (passed, failed int, err error) {
+// runLegs runs so many legs at a time, in their order, and prints each one's results as it ends. Most of a leg is waiting, so that
+// two share two processors well.
+func (o *options) runLegs(ctx context.Context, legs []leg, guest, programs string) (passed, failed int, err error) {
+	var (
+		mu   sync.Mutex // guards the results and what is printed
+		all  sync.WaitGroup
+		turn = make(chan struct{}, max(o.jobs, 1))
+	)
+	for _, l := range legs {
+		turn <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		all.Go(func() {
+			defer func() { <-turn }()
+			var report bytes.Buffer
+			p, f, e := o.runLeg(ctx, l, guest, programs, &report)
+			mu.Lock()
+			defer mu.Unlock()
+			passed, failed = passed+p, failed+f
+			fmt.Print(report.String())
+			if e != nil {
+				err = errors.Join(err, fmt.Errorf("%s: %w", l, e))
+			}
+		})
+	}
+	all.Wait()
+	return passed, failed, errors.Join(err, context.Cause(ctx))
+}
+
+// runLeg boots a guest for one leg, judges what it left, and writes a report.
+func (o *options) runLeg(ctx context.Context, l leg, guest, programs string, report io.Writer) (passed, failed int, err error) {
 	dir, err := os.MkdirTemp("", "goiwarp-interop."+l.name+".")
 	if err != nil {
 		return 0, 0, err
@@ -124,18 +149,18 @@ func (o *options) runLeg(ctx context.Context, l leg, guest, programs string) (pa
 		dir = kept
 	}
 	start := time.Now()
-	fmt.Printf("== %s\n", l)
+	fmt.Fprintf(report, "== %s\n", l)
 	if err := l.prepare(dir, programs, o.full); err != nil {
 		return 0, 0, err
 	}
-	ended := boot(ctx, l, guest, dir)
+	cpu, ended := boot(ctx, l, guest, dir)
 	checks, notes := results(dir)
 	if ended != nil {
 		checks = append(checks, check{ok: false, name: ended.Error()})
 	}
 	checks = append(checks, dissect(ctx, dir)...)
 	for _, n := range notes {
-		fmt.Printf("   %s\n", n)
+		fmt.Fprintf(report, "   %s\n", n)
 	}
 	for _, c := range checks {
 		if c.ok {
@@ -143,12 +168,13 @@ func (o *options) runLeg(ctx context.Context, l leg, guest, programs string) (pa
 			continue
 		}
 		failed++
-		fmt.Printf("   FAIL %s\n", c.name)
+		fmt.Fprintf(report, "   FAIL %s\n", c.name)
 	}
-	fmt.Printf("   %d passed, %d failed in %v\n", passed, failed, time.Since(start).Round(time.Second))
+	fmt.Fprintf(report, "   %d passed, %d failed in %v (the guest took %v of processor time)\n", passed, failed,
+		time.Since(start).Round(time.Second), cpu.Round(time.Second))
 	if failed > 0 {
 		keep = true
-		fmt.Printf("   log: %s\n", filepath.Join(dir, "console.log"))
+		fmt.Fprintf(report, "   log: %s\n", filepath.Join(dir, "console.log"))
 	}
 	return passed, failed, nil
 }

@@ -57,7 +57,7 @@ for transport in iser tcp; do
 	capture_stop
 	check "$transport: four parallel writers" parallel $disk
 	disk4k=$(disk 1) && check "$transport: the LUN of 4096-octet blocks" io $disk4k 64 32 3
-	check "$transport: the same tools on it" views $disk4k /tmp/views4k-$transport
+	[ $FULL = 1 ] && check "$transport: the same tools on it" views $disk4k /tmp/views4k-$transport
 	check "$transport: mkfs.ext4 and a tree of files" write_tree $disk
 	check "$transport: fsck finds the file system clean" e2fsck -fn $disk
 	logout_clean $transport
@@ -96,7 +96,7 @@ for v in vpd-sv vpd-sn vpd-di vpd-bl vpd-bdc vpd-lbpv wwid lsscsi inq opcodes lu
 	check "both transports show the same: $v" cmp /tmp/views-iser/$v /tmp/views-tcp/$v
 done
 for v in readcap modes vpd-di; do # of a LUN that has not grown meanwhile
-	check "both transports show the same of LUN 1: $v" cmp /tmp/views4k-iser/$v /tmp/views4k-tcp/$v
+	[ $FULL = 1 ] && check "both transports show the same of LUN 1: $v" cmp /tmp/views4k-iser/$v /tmp/views4k-tcp/$v
 done
 iserd_down
 finish

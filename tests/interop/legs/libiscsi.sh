@@ -22,10 +22,10 @@ cu() {
 			tail -n 40 /tmp/cu.out
 	done
 }
-over_tcp="Read10 Write10"
+over_tcp="Read10.BeyondEol Read10.Async Write10.BeyondEol"
 over_iser="Read10.Simple Read10.BeyondEol Write10.Simple Write10.BeyondEol"
 if [ $FULL = 1 ]; then
-	over_tcp="Read6 Read12 Read16 Write12 Write16 WriteVerify10 CompareAndWrite Unmap WriteSame10 WriteSame16 $over_tcp"
+	over_tcp="Read6 Read10 Read12 Read16 Write10 Write12 Write16 WriteVerify10 CompareAndWrite Unmap WriteSame10 WriteSame16"
 	over_iser="$over_iser Read6 CompareAndWrite Unmap Inquiry TestUnitReady ReadCapacity16"
 	for w in Read10 Write10; do over_iser="$over_iser $w.ZeroBlocks $w.DpoFua"; done
 	for w in Read12 Read16 Write12 Write16; do over_iser="$over_iser $w.Simple $w.BeyondEol $w.ZeroBlocks $w.DpoFua"; done

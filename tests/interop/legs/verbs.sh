@@ -39,7 +39,7 @@ cat /tmp/check.out
 check "links add rxe0" iwarp links add rxe0 --type rxe --netdev dummy1
 check "links shows rxe0" sh -c "iwarp links | tee /dev/stderr | grep -E '^rxe0 +rxe +ACTIVE +dummy1'"
 suite rxe0 $OTHER '^(TestConformance|TestAllocs)$' "the verbs' conformance"
-suite rxe0 $OTHER '^TestDatamover$' "iSER's suite"
+[ $FULL = 1 ] && suite rxe0 $OTHER '^TestDatamover$' "iSER's suite"
 iwarp rping --rnic verbs:rxe0 -s -a $OTHER -P >/tmp/rping.rxe 2>&1 &
 await 60 "iwarp rping over rxe0" grep -q ready /tmp/rping.rxe && check "100 verified pings over rxe0" timeout 120 iwarp rping --rnic verbs:rxe0 -c -a $OTHER -C 100 -S 4096 -V
 kill $!
