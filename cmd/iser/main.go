@@ -46,7 +46,7 @@ prove that it knows a secret, too: another one than yours.`,
 	}
 	o.flags(root.PersistentFlags())
 	root.AddCommand(discoverCommand(o), listCommand(o), infoCommand(o), readCommand(o), writeCommand(o), copyCommand(o))
-	root.AddCommand(serveNBDCommand(o))
+	root.AddCommand(serveNBDCommand(o), attachCommand(o), detachCommand(o), attachedCommand())
 	root.AddCommand(benchCommand(o))
 	return root
 }

@@ -1,0 +1,61 @@
+package blockdev
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// prctl options (include/uapi/linux/prctl.h).
+const (
+	prSetIOFlusher = 57
+	prGetIOFlusher = 58
+)
+
+// Guard keeps a process that serves a block device of its own machine from waiting for that device when memory is short. The kernel must not
+// write dirty pages back to the device to make room for the very process that would take them: with PR_SET_IO_FLUSHER it does not, for
+// the thread that has it and all that this thread makes. Go's runtime has made threads long before main, so that Guard marks one
+// thread and executes the program again, which leaves that one alone; the second time all is in place, and it returns. Neither shall
+// the process be chosen when memory has run out (oom_score_adj).
+//
+// What a process is not allowed is logged, and done without.
+func Guard(log *slog.Logger) error {
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0); err != nil {
+		log.Warn("the process may be killed when memory runs out", "error", err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if on, err := unix.PrctlRetInt(prGetIOFlusher, 0, 0, 0, 0); err == nil && on == 1 {
+		return nil
+	}
+	if err := unix.Prctl(prSetIOFlusher, 1, 0, 0, 0); err != nil {
+		if errors.Is(err, unix.EINVAL) {
+			err = errors.New("this kernel has no PR_SET_IO_FLUSHER: it came with Linux 5.6")
+		}
+		log.Warn("the process may wait for its own device when memory is short", "error", err)
+		return nil
+	}
+	self, err := os.Executable()
+	if _, serr := os.Stat(self); err != nil || serr != nil {
+		self = "/proc/self/exe" // replaced or deleted meanwhile: the list of processes will show "exe" as its name
+	}
+	return fmt.Errorf("executing %s again: %w", self, syscall.Exec(self, os.Args, os.Environ()))
+}
+
+// LockMemory keeps what the process has in memory, and what it will touch from now on. It does not fill what is only reserved, of which Go's
+// runtime has much.
+func LockMemory() error {
+	// First everything that is mapped is made present and kept; then what is to come is kept as soon as it is touched.
+	if err := unix.Mlockall(unix.MCL_CURRENT); err != nil {
+		return fmt.Errorf("locking memory: %w", err)
+	}
+	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
+		return fmt.Errorf("locking memory: %w", err)
+	}
+	return nil
+}
