@@ -30,3 +30,19 @@ type PartialDataError struct{ Got int }
 func (e *PartialDataError) Error() string {
 	return fmt.Sprintf("iscsi: data-out lost behind the first %d octets", e.Got)
 }
+
+// Renumberer is a target's Datamover that sends data-in again in segments of another length when an R-Data SNACK asks for it, so that
+// DataSN counts otherwise than PutData had it (RFC 7143, section 11.16.3).
+type Renumberer interface {
+	// Renumbered tells how a task's data-in was numbered when the connection ended; ok is false if as PutData numbered it, or if the
+	// initiator has acknowledged it. It may be called once Done is closed, for a TASK REASSIGN whose ExpDataSN counts so (section 11.5.6).
+	Renumbered(itt uint32) (l DataLayout, ok bool)
+}
+
+// DataLayout is the numbering of a task's data-in from the first DataSN on that the initiator has not acknowledged.
+type DataLayout struct {
+	First   uint32   // that DataSN
+	Skip    uint32   // octets before it
+	Offsets []uint32 // Buffer Offset of each Data-In from First on
+	End     uint32   // octets of data-in in all
+}

@@ -56,6 +56,7 @@ type fake struct {
 	term     bool
 	graceful bool
 	over     bool
+	layouts  map[uint32]iscsi.DataLayout
 	begun    chan struct{} // closed by Start
 	done     chan struct{}
 }
@@ -346,6 +347,11 @@ func (f *fake) ConnectionTerminate(graceful bool) {
 	defer f.mu.Unlock()
 	f.term, f.graceful = true, graceful
 	f.wake.Broadcast()
+}
+
+func (f *fake) Renumbered(itt uint32) (iscsi.DataLayout, bool) {
+	l, ok := f.layouts[itt]
+	return l, ok
 }
 
 func (f *fake) Done() <-chan struct{} { return f.done }

@@ -385,6 +385,52 @@ func TestReassignedReadGoesOn(t *testing.T) {
 	}
 }
 
+// TestReassignedAfterRDataSNACK: ExpDataSN counts in the numbers that the initiator saw last, which an R-Data SNACK has changed
+// (RFC 7143, sections 11.5.6 and 11.16.3), for a command that has ended and for one that has not.
+func TestReassignedAfterRDataSNACK(t *testing.T) {
+	anew := iscsi.DataLayout{First: 2, Skip: 16384, Offsets: []uint32{16384, 20480, 24576, 28672}, End: 32768}
+	for _, c := range []struct {
+		name      string
+		layout    iscsi.DataLayout
+		expDataSN uint32
+		from      int
+		sn        uint32
+	}{
+		{"named", anew, 4, 24576, 4},
+		{"where it was acknowledged", anew, 0, 16384, 2},
+		{"all sent", anew, 6, 32768, 6},
+		{"by the old numbers", anew, 99, 16384, 2},
+		{"dropped by the initiator", iscsi.DataLayout{First: 2, Skip: 16384}, 3, 16384, 2},
+		{"all acknowledged", iscsi.DataLayout{First: 6, Skip: 32768, End: 32768}, 6, 32768, 6},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := memory(t, 1<<20)
+			want := pattern(32768, 5)
+			_, err := m.WriteAt(want, 0)
+			require.NoError(t, err)
+			inBubble(t, nil, []store.Store{m}, func(t *testing.T, s *Server) {
+				h := newHost(t, s)
+				a := h.open(0)
+				itt := h.command(a, cmd{cdb: read10(0, 64), read: 32768})
+				_, ins, _ := a.collect(32768)
+				require.Len(t, ins, 4)
+				a.layouts = map[uint32]iscsi.DataLayout{itt: c.layout}
+				cutOff(a)
+				b := h.open(0, normalKeys("MaxRecvDataSegmentLength", "4096")...)
+				require.Equal(t, iscsi.TaskComplete, h.reassign(b, itt, c.expDataSN))
+				got, ins, r := b.collect(32768)
+				require.Zero(t, r.Status())
+				require.Equal(t, want[c.from:], got[c.from:])
+				for i, x := range ins {
+					require.Equal(t, c.sn+uint32(i), x.DataSN)
+					require.GreaterOrEqual(t, x.Offset, c.from)
+				}
+				require.Equal(t, c.sn+uint32((32768-c.from)/4096), r.ExpDataSN())
+			})
+		})
+	}
+}
+
 // TestStatusIsKept until it is acknowledged, and a command is not executed twice for it: a write, and one whose execution takes a unit
 // attention with it.
 func TestStatusIsKept(t *testing.T) {

@@ -59,6 +59,17 @@ func (p *inProgress) from(exp uint32) (next inProgress, ok bool) {
 	return next, true
 }
 
+// numbering is how far a command's data-in came on the connection, which is closed, with the numbers that its initiator knows: those of an
+// R-Data SNACK, if it sent one (RFC 7143, sections 11.5.6 and 11.16.3).
+func (c *conn) numbering(itt uint32, p *inProgress) *inProgress {
+	if r, ok := c.dm.(iscsi.Renumberer); ok {
+		if l, ok := r.Renumbered(itt); ok {
+			return &inProgress{base: l.First, acked: l.First, skip: int64(l.Skip), marks: l.Offsets, end: int64(l.End)}
+		}
+	}
+	return p
+}
+
 // gone tells a running command why it cannot go on.
 func (t *task) gone() error {
 	switch {
@@ -260,7 +271,7 @@ func (c *conn) reassign(f *function, rtt, expDataSN uint32) {
 			c.managed(f, iscsi.TaskStillAllegiant)
 			return
 		}
-		from, ok := t.rec.in.from(expDataSN)
+		from, ok := t.conn.numbering(rtt, &t.rec.in).from(expDataSN)
 		if !ok {
 			c.managed(f, iscsi.TaskNoReassign)
 			return
@@ -278,7 +289,7 @@ func (c *conn) reassign(f *function, rtt, expDataSN uint32) {
 				c.managed(f, iscsi.TaskStillAllegiant)
 				return
 			}
-			from, ok := k.in.from(expDataSN)
+			from, ok := o.numbering(rtt, &k.in).from(expDataSN)
 			if !ok {
 				c.managed(f, iscsi.TaskNoReassign)
 				return

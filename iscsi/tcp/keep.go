@@ -24,6 +24,7 @@ type keeper struct {
 	acks      map[uint32]*keptTask // by the Target Transfer Tag of a Data-In with the A bit
 	first     *keptTask            // oldest, through newer
 	last      *keptTask
+	layouts   map[uint32]iscsi.DataLayout // of tasks that were not acknowledged when the connection ended; see Renumbered
 }
 
 // maxResponses bounds the responses that are kept. An initiator acknowledges them with whatever it sends, so that more are not to be
@@ -38,8 +39,12 @@ type keptTask struct {
 	ttts         []uint32
 	done         bool // the status was handed over, with statSN
 	statSN       iscsi.SN
-	tag          uint32 // SNACK Tag of the last R-Data SNACK, 0 if none
-	mute         bool   // an R-Data SNACK waits for the command's end
+	tag          uint32   // SNACK Tag of the last R-Data SNACK, 0 if none
+	mute         bool     // an R-Data SNACK waits for the command's end
+	anew         bool     // resegmented: offsets, end are valid
+	offsets      []uint32 // Buffer Offset of each of pdus
+	acked        uint32   // octets before pdus[0]
+	end          uint32
 	older, newer *keptTask
 }
 
@@ -228,6 +233,14 @@ func (k *keeper) forget(itt uint32) {
 func (k *keeper) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for itt, t := range k.tasks {
+		if t.mute || t.anew {
+			if k.layouts == nil {
+				k.layouts = make(map[uint32]iscsi.DataLayout)
+			}
+			k.layouts[itt] = t.layout()
+		}
+	}
 	for k.first != nil {
 		k.drop(k.first)
 	}
@@ -249,9 +262,18 @@ func (k *keeper) ackData(ttt, expDataSN uint32) (itt uint32, ok bool) {
 	if n > uint32(len(t.pdus)) {
 		return 0, false
 	}
-	for _, p := range t.pdus[:n] {
+	for i, p := range t.pdus[:n] {
+		switch {
+		case i+1 < len(t.offsets):
+			t.acked = t.offsets[i+1]
+		case t.anew:
+			t.acked = t.end
+		case p != nil:
+			t.acked = iscsi.DataInPDU(p.BHS[:]).Offset() + uint32(len(p.Data))
+		}
 		k.free(p)
 	}
+	t.offsets = t.offsets[min(int(n), len(t.offsets)):]
 	t.pdus = append(t.pdus[:0], t.pdus[n:]...)
 	t.base = expDataSN
 	delete(k.acks, ttt)
@@ -375,12 +397,38 @@ func (k *keeper) resegment(t *keptTask, segment int) ([]*iscsi.PDU, bool) {
 		}
 		k.free(p)
 	}
-	t.pdus, t.mute = pdus, false
+	t.pdus, t.mute, t.anew, t.offsets = pdus, false, true, make([]uint32, 0, len(pdus))
+	for _, p := range pdus {
+		off := iscsi.DataInPDU(p.BHS[:]).Offset()
+		t.offsets, t.end = append(t.offsets, off), off+uint32(len(p.Data))
+	}
 	again := make([]*iscsi.PDU, 0, len(pdus))
 	for _, p := range pdus {
 		again = append(again, copyPDU(p))
 	}
 	return again, true
+}
+
+// layout is how a task's data-in is numbered whose initiator has asked for all of it anew: as it was sent then, or, as long as it was not,
+// not at all, since the initiator has dropped what it had.
+func (t *keptTask) layout() iscsi.DataLayout {
+	l := iscsi.DataLayout{First: t.base, Skip: t.acked}
+	if t.anew {
+		l.Offsets, l.End = t.offsets, t.end
+	} else if len(t.pdus) > 0 && t.pdus[0] != nil {
+		l.Skip = iscsi.DataInPDU(t.pdus[0].BHS[:]).Offset()
+	}
+	return l
+}
+
+var _ iscsi.Renumberer = (*Datamover)(nil)
+
+// Renumbered implements iscsi.Renumberer.
+func (d *Datamover) Renumbered(itt uint32) (iscsi.DataLayout, bool) {
+	d.keep.mu.Lock()
+	defer d.keep.mu.Unlock()
+	l, ok := d.keep.layouts[itt]
+	return l, ok
 }
 
 // snackStatus handles a Status SNACK.

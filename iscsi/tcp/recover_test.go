@@ -303,6 +303,68 @@ func TestRDataSNACK(t *testing.T) {
 	}
 }
 
+// TestNumbersAfterRDataSNACK: when the connection is gone it can be told how data-in was numbered last, as long as that was not acknowledged.
+func TestNumbersAfterRDataSNACK(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked, ended bool
+		ack          uint32 // DataACK of the new numbers
+		want         *iscsi.DataLayout
+	}{
+		"not asked for":        {ended: true},
+		"not at its end":       {asked: true, want: &iscsi.DataLayout{First: 0}},
+		"anew":                 {asked: true, ended: true, want: &iscsi.DataLayout{Offsets: []uint32{0, 600, 1000, 1600, 2000, 2600, 3000, 3500}, End: 4000}},
+		"acknowledged in part": {asked: true, ended: true, ack: 6, want: &iscsi.DataLayout{First: 6, Skip: 3000, Offsets: []uint32{3000, 3500}, End: 4000}},
+		"acknowledged":         {asked: true, ended: true, ack: 8, want: &iscsi.DataLayout{First: 8, Skip: 4000, Offsets: []uint32{}, End: 4000}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d *Datamover
+			play(t, true, 64<<10, recovers(), func(s *script) {
+				d = s.d
+				data := octets(2, 4000)
+				s.put(7, 0, 3, data, false)
+				for k := range uint32(3) {
+					s.dataIn(k, data)
+				}
+				if c.asked {
+					p := recovers()
+					p.MaxSendDataSegment = 600
+					s.d.NoticeKeyValues(p)
+					s.send(snackPDU(iscsi.SNACKRData, 7, 0x77, 0, 0, 11))
+					s.silent()
+				}
+				if !c.ended {
+					return
+				}
+				for k := range 2 {
+					buf := s.alloc(500)
+					copy(buf.Bytes(), data[3000+k*500:])
+					require.NoError(t, s.d.PutData(&iscsi.DataIn{
+						ITT: 7, TTT: 0x55, Ack: k == 1, DataSN: uint32(3 + k), Offset: 3000 + k*500, Buf: buf, Len: 500, Final: k == 1,
+					}))
+				}
+				require.NoError(t, s.d.SendControl(responsePDU(7, 11, 5), nil))
+				sn, end := uint32(3), uint32(5)
+				if c.asked {
+					sn, end = 0, 8
+				}
+				for ; sn < end; sn++ {
+					s.dataIn(sn, data)
+				}
+				s.receive()
+				if c.ack > 0 {
+					s.send(snackPDU(iscsi.SNACKDataACK, iscsi.ReservedTag, 0x55, c.ack, 0, 11))
+					s.silent()
+				}
+			})
+			l, ok := d.Renumbered(7)
+			require.Equal(t, c.want != nil, ok)
+			if ok {
+				require.Equal(t, *c.want, l)
+			}
+		})
+	}
+}
+
 // TestKeepIsBounded: data beyond the bound is given up, oldest first, and asking for it fails the command.
 func TestKeepIsBounded(t *testing.T) {
 	play(t, true, 64<<10, recovers(), func(s *script) {
