@@ -44,12 +44,34 @@ func (a lunAt) String() string { return fmt.Sprintf("target %s: LUN %d", a.targe
 // apply changes what is served to what next says, and nothing else: sessions that are not concerned go on. If anything of next cannot be had, the
 // error is a config.Errors and all stays as it was.
 func (d *daemon) apply(ctx context.Context, next *config.Config, force bool) (*report, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.applyLocked(ctx, next, force)
+	done, err := d.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return d.applyInTurn(ctx, next, force)
 }
 
-func (d *daemon) applyLocked(ctx context.Context, next *config.Config, force bool) (*report, error) {
+// begin waits for the turn to change something, which done ends. However long a change takes (for sessions to end, say), those who only look
+// wait for nothing but d.mu.
+func (d *daemon) begin(ctx context.Context) (done func(), err error) {
+	select {
+	case d.turn <- struct{}{}:
+		return func() { <-d.turn }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for another change to end: %w", context.Cause(ctx))
+	}
+}
+
+// locked does f while d.mu is held.
+func (d *daemon) locked(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
+// applyInTurn is apply for who has the turn.
+func (d *daemon) applyInTurn(ctx context.Context, next *config.Config, force bool) (*report, error) {
 	p := &plan{
 		d: d, next: next, force: force, access: make(map[string]*target.Access), opened: make(map[lunAt]*disk),
 		changes: make(map[lunAt]change), portals: make(map[string][]*listener),
@@ -210,13 +232,20 @@ func (p *plan) commit(ctx context.Context, r *report) error {
 		}
 		p.opened[at] = k
 	}
+	// Groups come before targets, so that a target has the ports of its groups from the beginning, and no others.
+	open := maps.Clone(d.portals)
+	maps.Copy(open, p.portals)
+	errs = append(errs, d.server.SetPortalGroups(portalGroups(p.next.Portals, open)))
 	for i := range p.next.Targets {
 		errs = append(errs, p.commitTarget(before, &p.next.Targets[i], r))
 	}
 	if !reflect.DeepEqual(rulesOf(before.Discovery), rulesOf(p.next.Discovery)) || p.discovery != nil {
 		errs = append(errs, d.server.SetDiscovery(p.discovery))
 	}
-	errs = append(errs, p.commitPortals(before, r))
+	p.commitPortals(r)
+	for i := range p.next.Targets {
+		errs = append(errs, p.commitStates(before, &p.next.Targets[i], r))
+	}
 	if before.LogLevel != p.next.LogLevel && d.cfg != nil {
 		errs = append(errs, d.setLevel(p.next.LogLevel))
 		r.changef("log level %s", p.next.LogLevel)
@@ -224,7 +253,7 @@ func (p *plan) commit(ctx context.Context, r *report) error {
 	if d.cfg != nil {
 		r.Restart = append(r.Restart, restartOnly(before, p.next)...)
 	}
-	d.cfg = p.next
+	d.locked(func() { d.cfg = p.next })
 	return errors.Join(errs...)
 }
 
@@ -243,14 +272,14 @@ func (p *plan) commitTarget(before *config.Config, t *config.Target, r *report) 
 	d := p.d
 	now, was := d.targets[t.Name], before.Target(t.Name)
 	if now == nil {
-		now = &served{device: newDevice(t.Name), disks: make(map[int]*disk)}
+		now = &served{device: newDevice(t.Name, firstGroup(p.next.Portals, t.Groups)), disks: make(map[int]*disk)}
 	}
 	var errs []error
 	for _, l := range t.LUNs {
 		at := lunAt{t.Name, l.Number}
 		if k := p.opened[at]; k != nil {
 			errs = append(errs, now.device.Add(l.Number, k.lu))
-			now.disks[l.Number] = k
+			d.locked(func() { now.disks[l.Number] = k })
 			if was != nil {
 				r.changef("%v added: %s", at, l.Spec())
 			}
@@ -268,7 +297,7 @@ func (p *plan) commitTarget(before *config.Config, t *config.Target, r *report) 
 		if err := d.server.AddTarget(tc); err != nil {
 			return errors.Join(append(errs, err, now.close())...)
 		}
-		d.targets[t.Name] = now
+		d.locked(func() { d.targets[t.Name] = now })
 		r.changef("target %s added", t.Name)
 		return errors.Join(errs...)
 	}
@@ -281,8 +310,13 @@ func (p *plan) commitTarget(before *config.Config, t *config.Target, r *report) 
 		errs = append(errs, d.server.SetRedirect(t.Name, n))
 		r.changef("target %s: redirection changed", t.Name)
 	}
-	if was.Alias != t.Alias || !slices.Equal(was.Groups, t.Groups) {
-		r.Restart = append(r.Restart, fmt.Sprintf("alias and groups of target %s", t.Name))
+	if was.Alias != t.Alias {
+		errs = append(errs, d.server.SetAlias(t.Name, t.Alias))
+		r.changef("target %s: alias changed, which initiators learn of at their next login", t.Name)
+	}
+	if !slices.Equal(was.Groups, t.Groups) {
+		errs = append(errs, d.server.SetGroups(t.Name, tags(t.Groups)))
+		r.changef("target %s: portal groups changed, for logins from now on", t.Name)
 	}
 	return errors.Join(errs...)
 }
@@ -300,7 +334,13 @@ func (p *plan) commitLUN(at lunAt, k *disk, l config.LUN, r *report) error {
 		k.lu.SetReadOnly(*ch.readOnly)
 		r.changef("%v read-only: %v", at, *ch.readOnly)
 	}
-	k.lun = l
+	if ch.limits != nil {
+		if err := k.lu.Limiter().Set(ch.limits.iops, ch.limits.bandwidth); err != nil {
+			return fmt.Errorf("%v: %w", at, err)
+		}
+		r.changef("%v limited to %v", at, *ch.limits)
+	}
+	p.d.locked(func() { k.lun = l })
 	return nil
 }
 
@@ -320,7 +360,7 @@ func redirect(c config.Redirect) *target.Redirect {
 }
 
 // commitPortals opens, tells and closes portals.
-func (p *plan) commitPortals(before *config.Config, r *report) error {
+func (p *plan) commitPortals(r *report) {
 	d := p.d
 	slices.Sort(p.closing)
 	for _, k := range p.closing {
@@ -328,12 +368,12 @@ func (p *plan) commitPortals(before *config.Config, r *report) error {
 			l.close()
 			r.changef("portal %s closed", l.addr())
 		}
-		delete(d.portals, k)
+		d.locked(func() { delete(d.portals, k) })
 	}
 	keys := portalKeys(p.next.Portals)
 	for i, k := range keys {
 		if lns := p.portals[k]; lns != nil {
-			d.portals[k] = lns
+			d.locked(func() { d.portals[k] = lns })
 			for _, l := range lns {
 				d.start(l)
 				r.changef("portal %s opened", l.addr())
@@ -344,19 +384,18 @@ func (p *plan) commitPortals(before *config.Config, r *report) error {
 			if was := l.cfg; was.Advertise != p.next.Portals[i].Advertise || was.Group != p.next.Portals[i].Group {
 				r.changef("portal %s changed", l.addr())
 			}
-			l.tell(p.next.Portals[i])
+			d.locked(func() { l.tell(p.next.Portals[i]) })
 		}
 	}
-	return d.server.SetPortalGroups(portalGroups(p.next.Portals, d.portals))
 }
 
 // removeTarget ends a target's sessions and closes its disks.
 func (d *daemon) removeTarget(ctx context.Context, name string, r *report) error {
 	t := d.targets[name]
-	delete(d.targets, name)
+	d.locked(func() { delete(d.targets, name) })
 	r.changef("target %s removed", name)
 	if err := d.server.RemoveTarget(ctx, name); err != nil {
-		d.zombies = slices.AppendSeq(d.zombies, maps.Values(t.disks)) // commands may still run in their stores
+		d.locked(func() { d.zombies = slices.AppendSeq(d.zombies, maps.Values(t.disks)) }) // commands may still run in their stores
 		return err
 	}
 	return t.close()
@@ -379,10 +418,10 @@ func (d *daemon) removeLUN(ctx context.Context, at lunAt, r *report) error {
 	if err != nil {
 		return err
 	}
-	delete(t.disks, at.lun)
+	d.locked(func() { delete(t.disks, at.lun) })
 	r.changef("%v removed", at)
 	if err := d.server.ReleaseLU(ctx, at.target, lu); err != nil {
-		d.zombies = append(d.zombies, k)
+		d.locked(func() { d.zombies = append(d.zombies, k) })
 		return fmt.Errorf("%v: %w; its store stays open until iserd ends", at, err)
 	}
 	return k.close()

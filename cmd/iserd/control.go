@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"goiwarp/cmd/internal/cli"
@@ -25,6 +27,7 @@ type (
 		Sessions    int              `json:"sessions"`
 		Connections int              `json:"connections"`
 		LoggingIn   int              `json:"logins_in_progress"`
+		Changing    bool             `json:"changing"` // something is being changed at the moment
 		Portals     []portalReply    `json:"portals"`
 		Memory      map[string]int64 `json:"memory"`
 	}
@@ -84,6 +87,8 @@ type (
 		Thin      bool   `json:"thin"`
 		Serial    string `json:"serial"`
 		NAA       string `json:"naa"`
+		IOPS      int64  `json:"iops,omitempty"`      // most commands per second
+		Bandwidth int64  `json:"bandwidth,omitempty"` // most octets per second
 	}
 	// configReply is the answer to "config".
 	configReply struct {
@@ -98,6 +103,9 @@ type (
 		Size   int64  `json:"size,omitempty"`
 		Shrink bool   `json:"shrink,omitempty"`
 		On     bool   `json:"on,omitempty"`
+		// IOPS and Bandwidth are most commands and octets per second; 0 is no limit, nil leaves it as it is.
+		IOPS      *int64 `json:"iops,omitempty"`
+		Bandwidth *int64 `json:"bandwidth,omitempty"`
 	}
 	targetArgs struct {
 		Target  string `json:"target,omitempty"`
@@ -136,6 +144,9 @@ var verbs = map[string]func(d *daemon, ctx context.Context, raw json.RawMessage)
 	"lun.remove":    doing((*daemon).dropLUN),
 	"lun.resize":    doing((*daemon).resizeLUN),
 	"lun.read-only": doing((*daemon).protectLUN),
+	"lun.limit":     doing((*daemon).limitLUN),
+	"alua":          asking((*daemon).aluaReplies),
+	"alua.set":      doing((*daemon).setState),
 	"drain":         doing((*daemon).drain),
 	"resume":        doing((*daemon).resume),
 	"disconnect":    doing((*daemon).disconnect),
@@ -167,11 +178,11 @@ func (d *daemon) statusReply() statusReply {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := statusReply{
-		Version: cli.Version(), Since: d.began, Config: d.file, Targets: len(d.cfg.Targets),
+		Version: cli.Version(), Since: d.began, Config: d.file, Targets: len(d.targets), Changing: len(d.turn) > 0,
 		Sessions: m.Opened, Connections: m.Connections, LoggingIn: m.LoggingIn, Memory: d.memory(),
 	}
-	for i := range d.cfg.Targets {
-		r.LUNs += len(d.cfg.Targets[i].LUNs)
+	for _, t := range d.targets {
+		r.LUNs += len(t.disks)
 	}
 	for _, k := range portalKeys(d.cfg.Portals) {
 		for _, l := range d.portals[k] {
@@ -229,7 +240,11 @@ func (d *daemon) targetReplies() []targetReply {
 	replies := []targetReply{}
 	for i := range d.cfg.Targets {
 		t := &d.cfg.Targets[i]
-		r := targetReply{t.Name, t.Alias, len(t.LUNs), sessions[t.Name], "everybody", draining[t.Name]}
+		now := d.targets[t.Name]
+		if now == nil {
+			continue // on its way out
+		}
+		r := targetReply{t.Name, t.Alias, len(now.disks), sessions[t.Name], "everybody", draining[t.Name]}
 		if n := len(t.Access.Rules); n > 0 {
 			r.Access = fmt.Sprintf("%d rules", n)
 		}
@@ -243,15 +258,18 @@ func (d *daemon) lunReplies() []lunReply {
 	defer d.mu.Unlock()
 	replies := []lunReply{}
 	for i := range d.cfg.Targets {
-		t := &d.cfg.Targets[i]
-		for _, l := range t.LUNs {
-			k := d.targets[t.Name].disks[l.Number]
-			if k == nil {
-				continue
-			}
+		name := d.cfg.Targets[i].Name
+		now := d.targets[name]
+		if now == nil {
+			continue
+		}
+		for _, n := range slices.Sorted(maps.Keys(now.disks)) {
+			k := now.disks[n]
+			iops, bandwidth := k.lu.Limiter().Rates()
 			replies = append(replies, lunReply{
-				t.Name, l.Number, l.Spec(), k.st.Info().Kind, int64(k.lu.Capacity()) * int64(k.lu.BlockSize()), k.lu.BlockSize(),
+				name, n, k.lun.Spec(), k.st.Info().Kind, int64(k.lu.Capacity()) * int64(k.lu.BlockSize()), k.lu.BlockSize(),
 				k.lu.ReadOnly(), k.lu.WriteCache(), k.lu.Thin(), k.lu.Serial(), fmt.Sprintf("%x", k.lu.NAA()),
+				iops, bandwidth,
 			})
 		}
 	}
@@ -268,8 +286,11 @@ func (d *daemon) configReply() configReply {
 
 // change applies what f does to a copy of the configuration.
 func (d *daemon) change(ctx context.Context, force bool, f func(c *config.Config) error) (any, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	done, err := d.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	c := d.cfg.Clone()
 	if err := f(c); err != nil {
 		return nil, err
@@ -277,7 +298,7 @@ func (d *daemon) change(ctx context.Context, force bool, f func(c *config.Config
 	if errs := c.Check(); len(errs) > 0 {
 		return nil, errs
 	}
-	return d.applyLocked(ctx, c, force)
+	return d.applyInTurn(ctx, c, force)
 }
 
 // targetOf finds a target by its name; the only one if none is given.
@@ -380,6 +401,25 @@ func (d *daemon) resizeLUN(ctx context.Context, a lunArgs) (any, error) {
 func (d *daemon) protectLUN(ctx context.Context, a lunArgs) (any, error) {
 	return d.changeLUN(ctx, a, func(_ *config.Target, l *config.LUN) error {
 		*l = l.With("ro", "", a.On)
+		return nil
+	})
+}
+
+// limitLUN changes how many commands and octets per second a logical unit takes.
+func (d *daemon) limitLUN(ctx context.Context, a lunArgs) (any, error) {
+	return d.changeLUN(ctx, a, func(_ *config.Target, l *config.LUN) error {
+		if a.IOPS == nil && a.Bandwidth == nil {
+			return fmt.Errorf("iops or bandwidth: which limit?")
+		}
+		for name, v := range map[string]*int64{"iops": a.IOPS, "bw": a.Bandwidth} {
+			switch {
+			case v == nil:
+			case *v < 0:
+				return fmt.Errorf("%s %d: want more than 0, or 0 for no limit", name, *v)
+			default:
+				*l = l.With(name, strconv.FormatInt(*v, 10), *v > 0)
+			}
+		}
 		return nil
 	})
 }

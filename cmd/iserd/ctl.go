@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -53,7 +54,7 @@ Changes are in effect at once and last until iserd ends; 'iserd ctl save' writes
 	}
 	cmd.PersistentFlags().StringVar(&c.socket, "socket", defaultControl, "`path` of the control socket")
 	cmd.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON, for programs")
-	cmd.AddCommand(c.status(), c.sessions(), c.targets(), c.luns(), c.target(), c.lun(), c.drain(), c.resume(), c.disconnect(), c.reload(), c.save())
+	cmd.AddCommand(c.status(), c.sessions(), c.targets(), c.luns(), c.target(), c.lun(), c.alua(), c.drain(), c.resume(), c.disconnect(), c.reload(), c.save())
 	return cmd
 }
 
@@ -114,6 +115,9 @@ func (c *client) status() *cobra.Command {
 					}
 				}
 				row("memory for data", humanize.IBytes(uint64(held)))
+				if r.Changing {
+					row("being changed", "yes: a reload, or a command of 'iserd ctl', is under way")
+				}
 			})
 		},
 	}
@@ -220,6 +224,9 @@ func (c *client) luns() *cobra.Command {
 					if l.Thin {
 						state += ", thin"
 					}
+					if l.IOPS > 0 || l.Bandwidth > 0 {
+						state += ", " + rateLimits{l.IOPS, l.Bandwidth}.String()
+					}
 					if !l.Cache {
 						state += ", write-through"
 					}
@@ -258,7 +265,7 @@ func (c *client) target() *cobra.Command {
 
 func (c *client) lun() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "lun", Short: "Add, remove, resize or protect a logical unit while it is served",
+		Use: "lun", Short: "Add, remove, resize, limit or protect a logical unit while it is served",
 		Example: "  iserd ctl lun add /srv/new.img,size=10GiB\n  iserd ctl lun resize 1 20GiB", Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -330,8 +337,46 @@ func (c *client) lun() *cobra.Command {
 			return c.change(cmd.Context(), "lun.read-only", a)
 		},
 	}
-	cmd.AddCommand(add, remove, resize, protect)
+	var iops, bandwidth string
+	limit := &cobra.Command{
+		Use: "limit LUN", Short: "Bound how many commands and octets per second a disk takes",
+		Example: "  iserd ctl lun limit 1 --iops 2000 --bw 100MiB\n  iserd ctl lun limit 1 --iops none", Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := number(args[0]); err != nil {
+				return err
+			}
+			var err error
+			if a.IOPS, err = rateOf("iops", iops, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); err != nil {
+				return err
+			}
+			if a.Bandwidth, err = rateOf("bw", bandwidth, func(s string) (int64, error) { return store.ParseSize(strings.TrimSuffix(s, "/s")) }); err != nil {
+				return err
+			}
+			if a.IOPS == nil && a.Bandwidth == nil {
+				return cli.Usagef("which limit? --iops N, --bw SIZE, or none for either")
+			}
+			return c.change(cmd.Context(), "lun.limit", a)
+		},
+	}
+	limit.Flags().StringVar(&iops, "iops", "", "most `commands` per second, or none")
+	limit.Flags().StringVar(&bandwidth, "bw", "", "most `octets` per second, such as 100MiB, or none")
+	cmd.AddCommand(add, remove, resize, protect, limit)
 	return cmd
+}
+
+// rateOf reads a rate: nil if it is not given, 0 for none.
+func rateOf(flag, text string, parse func(string) (int64, error)) (*int64, error) {
+	switch text {
+	case "":
+		return nil, nil
+	case "none":
+		return new(int64), nil
+	}
+	n, err := parse(text)
+	if err != nil || n <= 0 {
+		return nil, cli.Usagef("--%s %q: want a rate above 0, or none", flag, text)
+	}
+	return &n, nil
 }
 
 func (c *client) drain() *cobra.Command {

@@ -55,7 +55,8 @@ type daemon struct {
 	fabric *fabric
 	server *target.Server
 
-	mu      sync.Mutex // held while something is changed; guards what follows
+	turn    chan struct{} // has an element while something is changed: see begin
+	mu      sync.Mutex    // guards what follows, for a moment; who has the turn alone writes, and may read without it
 	cfg     *config.Config
 	targets map[string]*served
 	portals map[string][]*listener
@@ -73,7 +74,7 @@ func newDaemon(out, errs io.Writer) *daemon {
 	level := new(slog.LevelVar)
 	return &daemon{
 		out: out, level: level, log: slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: level})),
-		failed: make(chan error, 1), targets: make(map[string]*served), portals: make(map[string][]*listener),
+		failed: make(chan error, 1), turn: make(chan struct{}, 1), targets: make(map[string]*served), portals: make(map[string][]*listener),
 	}
 }
 
@@ -116,7 +117,8 @@ func (d *daemon) run(ctx context.Context, c *config.Config) (err error) {
 		return errors.Join(err, d.end(stop))
 	}
 	d.announce()
-	err = d.wait(ctx, hangup)
+	d.work.Go(func() { d.reloads(hangup) })
+	err = d.wait(ctx)
 	d.notify.send("STOPPING=1\nSTATUS=Ending sessions")
 	return errors.Join(err, d.end(stop))
 }
@@ -256,9 +258,7 @@ func (d *daemon) isReady() error {
 	if d.ctx.Err() != nil {
 		return errors.New("stopping")
 	}
-	if !d.mu.TryLock() {
-		return nil // something is being changed, while it serves
-	}
+	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.ready {
 		return errors.New("starting")
@@ -283,7 +283,7 @@ func (d *daemon) announce() {
 	d.notify.send("READY=1\nSTATUS=" + d.summary())
 }
 
-// summary is one line about what is served. d.mu is held.
+// summary is one line about what is served, for who has the turn or d.mu.
 func (d *daemon) summary() string {
 	luns := 0
 	for i := range d.cfg.Targets {
@@ -293,7 +293,7 @@ func (d *daemon) summary() string {
 }
 
 // wait serves until ctx ends or a listener fails.
-func (d *daemon) wait(ctx context.Context, hangup <-chan struct{}) error {
+func (d *daemon) wait(ctx context.Context) error {
 	var tick <-chan time.Time
 	if every := d.notify.watchdog(); every > 0 {
 		t := time.NewTicker(every)
@@ -312,9 +312,19 @@ func (d *daemon) wait(ctx context.Context, hangup <-chan struct{}) error {
 				continue
 			}
 			d.notify.send("WATCHDOG=1")
+		}
+	}
+}
+
+// reloads does what SIGHUP asks for, beside wait: signs of life must not wait for sessions to end.
+func (d *daemon) reloads(hangup <-chan struct{}) {
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
 		case <-hangup:
-			if _, err := d.reload(ctx); err != nil {
-				d.log.Error("reload failed; everything stays as it was", "err", cli.OneLine(err))
+			if _, err := d.reload(d.ctx); err != nil {
+				d.log.Error("reload failed", "err", cli.OneLine(err))
 			}
 		}
 	}
@@ -322,12 +332,13 @@ func (d *daemon) wait(ctx context.Context, hangup <-chan struct{}) error {
 
 // reload reads the configuration again and changes what differs; without a file it looks at the sizes of the disks.
 func (d *daemon) reload(ctx context.Context) (*report, error) {
+	done, err := d.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	d.notify.reloading()
-	defer func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.notify.send("READY=1\nSTATUS=" + d.summary())
-	}()
+	defer func() { d.notify.send("READY=1\nSTATUS=" + d.summary()) }()
 	r := &report{}
 	if d.reread != nil {
 		c, err := d.reread()
@@ -335,7 +346,7 @@ func (d *daemon) reload(ctx context.Context) (*report, error) {
 			return nil, err
 		}
 		d.withDefaults(c)
-		if r, err = d.apply(ctx, c, false); err != nil {
+		if r, err = d.applyInTurn(ctx, c, false); err != nil {
 			return r, err
 		}
 	}
@@ -351,8 +362,6 @@ func (d *daemon) reload(ctx context.Context) (*report, error) {
 
 // rescan finds the disks that have become larger, and tells their initiators.
 func (d *daemon) rescan(r *report) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for name, t := range d.targets {
 		for n, k := range t.disks {
 			if k.lu.Refresh() {
@@ -365,6 +374,7 @@ func (d *daemon) rescan(r *report) {
 // end ends the sessions in order, then everything else.
 func (d *daemon) end(stop context.CancelFunc) error {
 	stop()
+	d.turn <- struct{}{} // what is being changed ends early, as its context has; nothing more is changed
 	d.mu.Lock()
 	grace := 30 * time.Second
 	if d.cfg != nil {
@@ -402,10 +412,10 @@ func closeAll(ls ...net.Listener) {
 	}
 }
 
-// newDevice makes a SCSI device whose port is named after the target (RFC 7143, section 4.2.7).
-func newDevice(name string) *scsi.Device {
+// newDevice makes a SCSI device whose first port is that of a portal group, named as RFC 7143, section 4.2.7, has it.
+func newDevice(name string, group uint16) *scsi.Device {
 	return scsi.NewDevice(scsi.Port{
-		Name: fmt.Sprintf("%s,t,0x%04x", name, portalGroup), DeviceName: name, Relative: 1,
+		Name: fmt.Sprintf("%s,t,0x%04x", name, group), DeviceName: name, Relative: group,
 		Protocol: iscsiProtocol, Version: iscsiVersion,
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"goiwarp/cmd/iserd/internal/config"
 	"goiwarp/iscsi/scsi"
@@ -56,11 +57,29 @@ type change struct {
 	replace  bool  // it is another disk
 	size     int64 // 0: as it is
 	readOnly *bool // nil: as it is
+	limits   *rateLimits
 }
 
-// changeTo compares. A size and read-only can be changed while the disk serves; everything else is another disk to an initiator.
+// rateLimits are what a logical unit takes per second: commands and octets; 0 is no limit.
+type rateLimits struct{ iops, bandwidth int64 }
+
+func (r rateLimits) String() string {
+	var parts []string
+	if r.iops > 0 {
+		parts = append(parts, fmt.Sprintf("%d commands/s", r.iops))
+	}
+	if r.bandwidth > 0 {
+		parts = append(parts, store.FormatSize(r.bandwidth)+"/s")
+	}
+	if parts == nil {
+		return "nothing"
+	}
+	return strings.Join(parts, " and ")
+}
+
+// changeTo compares. Size, limits and read-only can be changed while the disk serves; everything else is another disk to an initiator.
 func (d *disk) changeTo(l config.LUN) (ch change, err error) {
-	spec, _, err := l.Parse()
+	spec, cfg, err := l.Parse()
 	if err != nil {
 		return ch, &config.Error{Pos: l.Pos, Text: err.Error()}
 	}
@@ -68,8 +87,9 @@ func (d *disk) changeTo(l config.LUN) (ch change, err error) {
 		return ch, nil
 	}
 	bare := func(l config.LUN) string {
-		l = l.With("ro", "", false)
-		l = l.With("size", "", false)
+		for _, name := range []string{"ro", "size", "iops", "bw"} {
+			l = l.With(name, "", false)
+		}
 		if spec.Kind != "file" {
 			l = l.Resized(1 << 20) // any size, to compare the rest
 		}
@@ -84,6 +104,10 @@ func (d *disk) changeTo(l config.LUN) (ch change, err error) {
 	}
 	if _, was := d.lun.Option("ro"); was != spec.ReadOnly {
 		ch.readOnly = &spec.ReadOnly
+	}
+	want := rateLimits{cfg.IOPS, cfg.Bandwidth}
+	if iops, bandwidth := d.lu.Limiter().Rates(); want != (rateLimits{iops, bandwidth}) {
+		ch.limits = &want
 	}
 	return ch, nil
 }

@@ -45,12 +45,13 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.file, "config", "", "TOML `file` with all that is to be served; see docs/admin.md or iserd.toml(5)")
 	f.StringArrayVar(&o.sets, "set", nil, "set what a configuration file can set: `KEY=VALUE` in TOML; repeat for more")
 	f.StringArrayVar(&o.luns, "lun", nil, "a disk to export (`SPEC` above); repeat for more")
-	f.StringArrayVar(&o.listen, "listen", nil, "`address:port` to listen on, or systemd:NAME; repeat for more; port 0 picks a free one (default "+defaultListen+")")
-	f.StringVar(&o.advertise, "advertise", "", "`address:port` that discovery announces instead of the one that the client used")
+	f.StringArrayVar(&o.listen, "listen", nil, "`address:port` to listen on, or systemd:NAME; ,group=N behind it makes it a portal of that group, ,advertise=ADDRESS:PORT "+
+		"says what discovery announces; repeat for more; port 0 picks a free one (default "+defaultListen+")")
+	f.StringVar(&o.advertise, "advertise", "", "`address:port` that discovery announces instead of the one that the client used, for portals without one of their own")
 	f.StringVar(&o.target, "target", "", "the target's iSCSI `name` (default iqn.2026-11.example.goiwarp:HOSTNAME)")
 	f.StringVar(&o.alias, "alias", "", "the target's alias, for people")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
-	f.StringArrayVar(&o.listenRDMA, "listen-rdma", nil, "`address:port` where the RDMA device itself listens for iSER; repeat for more")
+	f.StringArrayVar(&o.listenRDMA, "listen-rdma", nil, "`address:port` where the RDMA device itself listens for iSER, with options as --listen has them; repeat for more")
 	f.StringVar(&o.control, "control", "", "`path` of a unix socket for 'iserd ctl', for its owner alone (none)")
 	f.StringVar(&o.metrics, "metrics", "", "`address:port` for Prometheus, on 127.0.0.1 unless an address is named (none)")
 	o.auth.flags(f)
@@ -139,17 +140,24 @@ func (o *options) describe(c *config.Config) error {
 		return cli.Usagef("nothing to export: name at least one disk with --lun, or a file with --config; see 'iserd --help'")
 	}
 	if o.advertise != "" {
-		if host, port, err := net.SplitHostPort(o.advertise); err != nil || host == "" {
-			return cli.Usagef("--advertise %q: want ADDRESS:PORT, with an IPv6 address in brackets", o.advertise)
-		} else if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return cli.Usagef("--advertise %q: the port is a number from 1 to 65535", o.advertise)
+		if err := advertised("--advertise", o.advertise); err != nil {
+			return err
 		}
 	}
-	for _, addr := range o.listen {
-		c.Portals = append(c.Portals, config.Portal{Listen: addr, Advertise: o.advertise, Pos: config.Pos{File: "--listen"}})
+	for _, spec := range o.listen {
+		p, err := o.portal("--listen", spec)
+		if err != nil {
+			return err
+		}
+		c.Portals = append(c.Portals, p)
 	}
-	for _, addr := range o.listenRDMA {
-		c.Portals = append(c.Portals, config.Portal{Listen: addr, Advertise: o.advertise, RDMA: true, Pos: config.Pos{File: "--listen-rdma"}})
+	for _, spec := range o.listenRDMA {
+		p, err := o.portal("--listen-rdma", spec)
+		if err != nil {
+			return err
+		}
+		p.RDMA = true
+		c.Portals = append(c.Portals, p)
 	}
 	if err := o.auth.fill(c); err != nil {
 		return err
@@ -171,6 +179,41 @@ func (o *options) describe(c *config.Config) error {
 		t.LUNs = append(t.LUNs, l)
 	}
 	c.Targets = append(c.Targets, t)
+	return nil
+}
+
+// portal reads ADDRESS:PORT[,group=N][,advertise=ADDRESS:PORT].
+func (o *options) portal(flag, spec string) (config.Portal, error) {
+	fields := strings.Split(spec, ",")
+	p := config.Portal{Listen: fields[0], Advertise: o.advertise, Pos: config.Pos{File: flag}}
+	for _, f := range fields[1:] {
+		name, value, _ := strings.Cut(f, "=")
+		switch name {
+		case "group":
+			n, err := strconv.ParseUint(value, 10, 16)
+			if err != nil || n == 0 {
+				return p, cli.Usagef("%s %s: a portal group tag is 1 to 65535", flag, spec)
+			}
+			p.Group = int(n)
+		case "advertise":
+			if err := advertised(flag+" "+spec+": advertise", value); err != nil {
+				return p, err
+			}
+			p.Advertise = value
+		default:
+			return p, cli.Usagef("%s %s: unknown option %q: want group=N or advertise=ADDRESS:PORT", flag, spec, name)
+		}
+	}
+	return p, nil
+}
+
+// advertised checks an address that discovery is to tell.
+func advertised(flag, addr string) error {
+	if host, port, err := net.SplitHostPort(addr); err != nil || host == "" {
+		return cli.Usagef("%s %q: want ADDRESS:PORT, with an IPv6 address in brackets", flag, addr)
+	} else if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return cli.Usagef("%s %q: the port is a number from 1 to 65535", flag, addr)
+	}
 	return nil
 }
 

@@ -58,6 +58,9 @@ iserd listens on 127.0.0.1 unless told otherwise, because without the flags belo
 disks. --chap-file has initiators prove who they are (CHAP), --allow-initiator and --allow-network say whose names and addresses
 are let in; an initiator that is not let in does not see the target in discovery either. Data is not encrypted.
 
+With a portal group for each path (--listen ADDRESS:PORT,group=N) initiators have a SCSI port for each: 'iserd ctl alua' says which of
+them they should use.
+
 Sockets that systemd passes are taken with --listen systemd:NAME, or without --listen.
 
 It prints "ready: TARGET on ADDRESS" for each target and listener once it serves, and tells systemd where that has started it. SIGTERM or
@@ -68,6 +71,7 @@ sizes of its disks, and tell initiators of what has grown.`,
   iserd --lun disk.img,serial=A17,iops=2000,bw=100MiB
   iserd --lun disk.img --rnic verbs:siw0 --listen-rdma 192.0.2.10:3261
   iserd --lun disk.img --listen 192.0.2.10:3260 --chap-file /etc/iserd/users --allow-network 192.0.2.0/24
+  iserd --lun disk.img --listen 192.0.2.10:3260,group=1 --listen 198.51.100.10:3260,group=2
   iserd --lun /dev/vg0/lv0,wce=off --listen '[::1]:3260' --log-level info
   iserd --config /etc/iserd/iserd.toml --set limits.window=64
   iserd --lun disk.img --control /tmp/iserd.sock --metrics 127.0.0.1:9860`,

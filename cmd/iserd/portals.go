@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -142,6 +143,17 @@ func listen(addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s: not permitted; ports below 1024 need privileges", addr)
 	}
 	return nil, fmt.Errorf("%s: %w", addr, err)
+}
+
+// firstGroup is the lowest tag of the portal groups that a target is reached through; without any, all count.
+func firstGroup(portals []config.Portal, groups []int) uint16 {
+	first := 0
+	for _, p := range portals {
+		if g := max(p.Group, 1); (first == 0 || g < first) && (len(groups) == 0 || slices.Contains(groups, g)) {
+			first = g
+		}
+	}
+	return uint16(max(first, 1))
 }
 
 // portalGroups is what discovery tells: nothing in particular unless a portal has a group.

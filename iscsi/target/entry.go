@@ -35,7 +35,7 @@ func (c *conn) grant(id iscsi.Identity, n *node) (g iscsi.Grant, err error) {
 		return g, iscsi.NewLoginError(iscsi.LoginForbidden, "%s has no access from %v", id.InitiatorName, c.remote())
 	}
 	if n != nil {
-		g.TargetAlias = n.Alias
+		g.TargetAlias = *n.alias.Load()
 		if !id.Discovery {
 			if err := c.redirected(n); err != nil {
 				return g, err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -33,6 +32,8 @@ type node struct {
 	absent *unit // commands to LUNs that are not there
 
 	access   atomic.Pointer[access]
+	alias    atomic.Pointer[string]
+	groups   atomic.Pointer[[]uint16]
 	redirect atomic.Pointer[Redirect]
 	draining atomic.Bool // no new sessions
 	removed  atomic.Bool
@@ -47,10 +48,11 @@ func checkTarget(t *Target) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("target: %w", err)
-	case len(t.Alias) > iscsi.MaxValueLen || strings.ContainsRune(t.Alias, 0):
-		return fmt.Errorf("target: the alias of %s is longer than %d octets, or has a zero octet", t.Name, iscsi.MaxValueLen)
 	case t.Device == nil:
 		return fmt.Errorf("target: %s has no device", t.Name)
+	}
+	if err := checkAlias(t.Name, t.Alias); err != nil {
+		return err
 	}
 	if err := t.Access.Check(); err != nil {
 		return fmt.Errorf("%s: %w", t.Name, err)
@@ -74,6 +76,8 @@ func newNode(t Target, workers int) (*node, error) {
 	}
 	n.access.Store(a)
 	n.redirect.Store(t.Redirect)
+	n.alias.Store(&t.Alias)
+	n.groups.Store(&t.PortalGroups)
 	return n, nil
 }
 

@@ -98,7 +98,7 @@ func (c *conn) portalsOf(n *node) []iscsi.Portal {
 	}
 	var ps []iscsi.Portal
 	for _, g := range groups {
-		if len(n.PortalGroups) > 0 && !slices.Contains(n.PortalGroups, g.Tag) {
+		if !n.within(g.Tag) {
 			continue
 		}
 		for _, addr := range g.Portals {
@@ -126,7 +126,7 @@ func (c *conn) reachable(addr string) string {
 
 // served tells that the target is reached through the connection's group.
 func (c *conn) served(n *node) bool {
-	return len(n.PortalGroups) == 0 || slices.Contains(n.PortalGroups, c.portalGroup(n))
+	return n.within(c.portalGroup(n))
 }
 
 // localAddr is the address that the initiator connected to, as it can be told to it.

@@ -23,12 +23,14 @@ func (n *node) ensurePort(tag uint16) {
 	_ = n.Device.EnsurePort(p)
 }
 
-// ensurePorts does so for a target's own groups.
+// ensurePorts does so for those of the groups that the target is reached through.
 func (n *node) ensurePorts(groups []PortalGroup) {
 	if len(groups) == 0 {
 		n.ensurePort(n.PortalGroup)
 	}
 	for _, g := range groups {
-		n.ensurePort(g.Tag)
+		if n.within(g.Tag) {
+			n.ensurePort(g.Tag)
+		}
 	}
 }

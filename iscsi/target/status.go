@@ -76,7 +76,7 @@ func (s *Server) Status() Status {
 	st.LoggingIn = s.logins.conns.Len() + s.opening
 	s.mu.Unlock()
 	for _, n := range s.all() {
-		st.Targets = append(st.Targets, TargetStatus{Name: n.Name, Alias: n.Alias, PortalGroup: n.PortalGroup, Sessions: count[n], Draining: n.draining.Load()})
+		st.Targets = append(st.Targets, TargetStatus{Name: n.Name, Alias: *n.alias.Load(), PortalGroup: n.PortalGroup, Sessions: count[n], Draining: n.draining.Load()})
 	}
 	sort.Slice(sessions, func(i, j int) bool { return sessions[i].tsih < sessions[j].tsih })
 	for _, ss := range sessions {

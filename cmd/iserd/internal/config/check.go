@@ -117,6 +117,18 @@ func (c *Config) checkTarget(t *Target, files map[string]string, fail failer) {
 			fail(t.Pos, "target %s: no portal has the group %d", t.Name, g)
 		}
 	}
+	named := make(map[int]bool)
+	for _, s := range t.States {
+		switch {
+		case !slices.ContainsFunc(c.Portals, func(p Portal) bool { return max(p.Group, 1) == s.Group }) && (len(c.Portals) > 0 || s.Group != 1):
+			fail(s.Pos, "alua: no portal has the group %d", s.Group)
+		case len(t.Groups) > 0 && !slices.Contains(t.Groups, s.Group):
+			fail(s.Pos, "alua: target %s is not reached through group %d", t.Name, s.Group)
+		case named[s.Group]:
+			fail(s.Pos, "alua: group %d is there twice", s.Group)
+		}
+		named[s.Group] = true
+	}
 	if r := &t.Redirect; r.Address != "" {
 		if err := address(r.Address, false); err != nil {
 			fail(r.Pos, "redirect: %v", err)

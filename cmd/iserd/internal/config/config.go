@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"goiwarp/iscsi/scsi"
 )
 
 // Pos is where a part of the configuration was written, for error messages.
@@ -121,9 +123,18 @@ type Target struct {
 	Alias string
 	// Groups are the tags of the portal groups that it is reached through; empty: all.
 	Groups   []int
+	// States are the asymmetric access states (ALUA) of its portal groups; those that are not named are active/optimized.
+	States   []GroupState
 	Redirect Redirect
 	Access   Access
 	LUNs     []LUN // in the order of their numbers
+	Pos
+}
+
+// GroupState is the asymmetric access state of a portal group.
+type GroupState struct {
+	Group int
+	State scsi.AccessState
 	Pos
 }
 
@@ -202,13 +213,14 @@ func (t *Target) LUN(number int) *LUN {
 	return nil
 }
 
-// Clone is a copy that can be changed: of the lists of portals, targets and logical units, too.
+// Clone is a copy that can be changed: of the lists of portals, targets, group states and logical units, too.
 func (c *Config) Clone() *Config {
 	n := *c
 	n.Portals = append([]Portal(nil), c.Portals...)
 	n.Targets = append([]Target(nil), c.Targets...)
 	for i := range n.Targets {
 		n.Targets[i].LUNs = append([]LUN(nil), n.Targets[i].LUNs...)
+		n.Targets[i].States = append([]GroupState(nil), n.Targets[i].States...)
 	}
 	return &n
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"goiwarp/iscsi/scsi"
 )
 
 const whole = `# everything
@@ -50,7 +52,7 @@ rdma = true
 name = "IQN.2026-11.com.example:store1"
 alias = "a disk"
 groups = [1, 2]
-
+alua = [{group = 2, state = "standby"}]
   [[target.access]]
   name = "hosts"
   initiators = ["iqn.2026-11.com.example:host*"]
@@ -94,6 +96,7 @@ func TestWholeFile(t *testing.T) {
 	require.Len(t, c.Targets, 2)
 	one := c.Targets[0]
 	require.Equal(t, "iqn.2026-11.com.example:store1", one.Name)
+	require.Equal(t, []GroupState{{2, scsi.Standby, Pos{"iserd.toml", 40}}}, one.States)
 	require.Equal(t, []Mapping{{LUN: 0, As: 0}, {LUN: 3, As: 1, ReadOnly: true}}, one.Access.Rules[0].LUNs)
 	require.Equal(t, "/srv/a,,b.img,block=4096,size=10GiB,wce=off", one.LUNs[0].Spec())
 	require.Equal(t, 49, one.LUNs[0].Line)
@@ -127,6 +130,9 @@ func strip(c *Config) *Config {
 		t := &n.Targets[i]
 		t.Pos, t.Redirect.Pos, t.Access.Pos = Pos{}, Pos{}, Pos{}
 		t.Access.Rules = rules(t.Access.Rules)
+		for j := range t.States {
+			t.States[j].Pos = Pos{}
+		}
 		for j := range t.LUNs {
 			t.LUNs[j].Pos = Pos{}
 		}

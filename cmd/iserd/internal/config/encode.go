@@ -63,6 +63,13 @@ func (w *writer) target(t *Target) {
 	w.string("name", t.Name, "")
 	w.string("alias", t.Alias, "")
 	w.ints("groups", t.Groups)
+	if len(t.States) > 0 {
+		states := make([]string, len(t.States))
+		for i, s := range t.States {
+			states[i] = fmt.Sprintf("{group = %d, state = %s}", s.Group, quote(s.State.String()))
+		}
+		w.line("alua", "["+strings.Join(states, ", ")+"]")
+	}
 	w.strings("chap-algorithms", t.Access.Algorithms)
 	w.bool("hidden", t.Access.Hidden, false)
 	w.table("target.redirect", func() {

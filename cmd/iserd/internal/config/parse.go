@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"goiwarp/iscsi/scsi"
 )
 
 // Source is where a configuration comes from.
@@ -152,6 +154,18 @@ func (v *Target) decode(t *table) {
 	t.string("name", &v.Name)
 	t.string("alias", &v.Alias)
 	t.tags("groups", &v.Groups)
+	for _, s := range t.tables("alua") {
+		g := GroupState{Group: 1, Pos: s.pos()}
+		s.int("group", &g.Group, 1, 65535)
+		name := g.State.String()
+		s.string("state", &name)
+		var err error
+		if g.State, err = scsi.ParseAccessState(name); err != nil {
+			s.fail("state", "%v", strings.TrimPrefix(err.Error(), "scsi: "))
+		}
+		s.end()
+		v.States = append(v.States, g)
+	}
 	if r := t.table("redirect"); r != nil {
 		v.Redirect.Pos = r.pos()
 		r.string("address", &v.Redirect.Address)
