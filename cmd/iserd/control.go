@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"goiwarp/cmd/internal/cli"
@@ -411,15 +410,12 @@ func (d *daemon) limitLUN(ctx context.Context, a lunArgs) (any, error) {
 		if a.IOPS == nil && a.Bandwidth == nil {
 			return fmt.Errorf("iops or bandwidth: which limit?")
 		}
-		for name, v := range map[string]*int64{"iops": a.IOPS, "bw": a.Bandwidth} {
-			switch {
-			case v == nil:
-			case *v < 0:
-				return fmt.Errorf("%s %d: want more than 0, or 0 for no limit", name, *v)
-			default:
-				*l = l.With(name, strconv.FormatInt(*v, 10), *v > 0)
+		for _, v := range []*int64{a.IOPS, a.Bandwidth} {
+			if v != nil && *v < 0 {
+				return fmt.Errorf("a limit of %d: want more than 0, or 0 for none", *v)
 			}
 		}
+		*l = l.Limited(a.IOPS, a.Bandwidth)
 		return nil
 	})
 }

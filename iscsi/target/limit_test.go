@@ -120,3 +120,31 @@ func TestLimitEndsWithSession(t *testing.T) {
 		require.Len(t, s.Status().Sessions, 1)
 	})
 }
+
+// TestLimitIsShared: connections get as much of a bounded rate each, however many commands each has sent, one that comes later is
+// not made to wait behind what was there before it, and each one's commands stay in their order.
+func TestLimitIsShared(t *testing.T) {
+	limited(t, 10, 0, func(t *testing.T, s *Server, deep *peer) {
+		p := connect(t, s, func(p *peer) { p.isid[5] = 9 }).disk()
+		send := func(p *peer, n int) (itts []uint32) {
+			for range n {
+				itts = append(itts, p.command(cmd{cdb: read10(0, 1), read: 512}))
+			}
+			synctest.Wait()
+			return itts
+		}
+		first := send(deep, 40)
+		require.Equal(t, first[0], deep.response().ITT(), "what 100 ms bring")
+		later := send(p, 5)
+		start := time.Now()
+		for _, itt := range later {
+			require.Equal(t, itt, p.response().ITT())
+		}
+		require.InDelta(t, 1, time.Since(start).Seconds(), 0.21, "10 of 40 commands: every other one")
+		for _, itt := range first[1:] {
+			require.Equal(t, itt, deep.response().ITT())
+		}
+		require.InDelta(t, 4.4, time.Since(start).Seconds(), 0.001, "and all at the rate")
+		p.leave()
+	})
+}

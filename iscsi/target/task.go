@@ -72,8 +72,9 @@ type task struct {
 	nextQueue *task // in exactly one taskQueue at a time, or none
 
 	// The logical unit's mutex guards these.
-	prev, next *task // in unit.tasks
-	turn       *turn // whose turn it waits for, while it is queued
+	prev, next *task  // in unit.tasks
+	turn       *turn  // whose turn it waits for, while it is queued
+	round      uint64 // when it passes the limiter: see unit.stamp
 	queuePrev  *task
 	queueNext  *task
 	queued     bool

@@ -15,8 +15,9 @@ type turns struct{ now *turn }
 
 // turn is a connection's place in the ring. It is in the ring while it has tasks.
 type turn struct {
-	first, last *task // through queueNext
-	prev, next  *turn // the ring
+	first, last *task  // through queueNext
+	prev, next  *turn  // the ring
+	round       uint64 // of its last limited task: see unit.stamp
 }
 
 // push appends a task to its connection's.

@@ -37,6 +37,7 @@ type unit struct {
 	waiting  int         // tasks not admitted
 	timer    *time.Timer // admits what the limiter holds back; nil until it does
 	timing   bool        // timer runs
+	round    uint64      // of the limited task that was admitted last: see stamp
 	zombies  int         // aborted tasks that may still change the medium
 	quiet    chan struct{}
 	drained  []chan struct{} // to be closed when the set is empty
@@ -67,6 +68,9 @@ func (u *unit) enter(t *task) bool {
 	}
 	u.tail = t
 	u.count++
+	if t.plan.Limited {
+		u.stamp(t)
+	}
 	// Who comes last waits behind those whom the limiter holds back.
 	t.admitted = u.admits(t, t.prev != nil, u.ordered > 0) &&
 		(!t.plan.Limited || (u.waiting == 0 || t.attr == iscsi.AttrHeadOfQueue) && u.passes(t))
@@ -127,6 +131,9 @@ func (u *unit) remove(t *task) {
 	}
 	if !t.admitted {
 		u.waiting--
+		if t.plan.Limited {
+			t.turn.round-- // it has had nothing of its round
+		}
 	}
 	if t.zombie && t.fences {
 		u.zombies--
@@ -140,22 +147,47 @@ func (u *unit) remove(t *task) {
 	}
 }
 
+// stamp gives a limited task its round. A connection has one task in each round, so that those who share a logical unit whose rate is
+// bounded get as much of it each, however many commands they have sent: start-time fair queueing with commands as the cost.
+//
+//	rounds     1 2 3 4 5        admitted: A1 B1 C1 A2 C2 A3 ...
+//	turn A     x x x x x
+//	turn B     x
+//	turn C     x x
+func (u *unit) stamp(t *task) {
+	w := t.turn
+	w.round = max(w.round+1, u.round)
+	t.round = w.round
+}
+
 func (u *unit) admitWaiting() {
-	older, ordered, held := false, false, false
-	for t := u.head; t != nil; t = t.next {
-		admits := !t.admitted && u.admits(t, older, ordered)
-		if admits && t.plan.Limited {
-			admits = !held && u.passes(t)
-			held = !admits
+	for {
+		var first *task // of those that the limiter has to let pass
+		older, ordered := false, false
+		for t := u.head; t != nil; t = t.next {
+			switch {
+			case t.admitted || !u.admits(t, older, ordered):
+			case !t.plan.Limited:
+				u.admit(t)
+			case first == nil, t.attr == iscsi.AttrHeadOfQueue && first.attr != iscsi.AttrHeadOfQueue,
+				t.round < first.round && (first.attr != iscsi.AttrHeadOfQueue || t.attr == iscsi.AttrHeadOfQueue):
+				first = t
+			}
+			older = true
+			ordered = ordered || t.attr == iscsi.AttrOrdered
 		}
-		if admits {
-			t.admitted = true
-			u.waiting--
-			u.push(t)
+		if first == nil || !u.passes(first) {
+			return
 		}
-		older = true
-		ordered = ordered || t.attr == iscsi.AttrOrdered
+		u.admit(first)
 	}
+}
+
+// admit lets a task that waited run.
+func (u *unit) admit(t *task) {
+	t.admitted = true
+	u.waiting--
+	u.push(t)
 }
 
 // passes asks the logical unit's limiter to let a task pass; if it does not, the unit looks again when it may.
@@ -166,6 +198,7 @@ func (u *unit) passes(t *task) bool {
 	wait := u.limiter.Take(t.plan.DataIn + t.plan.DataOut)
 	switch {
 	case wait == 0:
+		u.round = max(u.round, t.round)
 		return true
 	case u.timing:
 		return false

@@ -122,7 +122,7 @@ type Target struct {
 	Name  string // normalised
 	Alias string
 	// Groups are the tags of the portal groups that it is reached through; empty: all.
-	Groups   []int
+	Groups []int
 	// States are the asymmetric access states (ALUA) of its portal groups; those that are not named are active/optimized.
 	States   []GroupState
 	Redirect Redirect

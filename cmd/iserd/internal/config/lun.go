@@ -269,6 +269,18 @@ func (l *LUN) Resized(size int64) LUN {
 	return l.With("size", formatSize(size), true)
 }
 
+// Limited is the logical unit with other limits of commands and octets per second; 0 is none, and nil leaves one as it is.
+func (l *LUN) Limited(iops, bandwidth *int64) LUN {
+	n := *l
+	if iops != nil {
+		n = n.With("iops", strconv.FormatInt(*iops, 10), *iops > 0)
+	}
+	if bandwidth != nil {
+		n = n.With("bw", formatSize(*bandwidth), *bandwidth > 0)
+	}
+	return n
+}
+
 // formatSize is a size as ParseSize reads it.
 func formatSize(n int64) string {
 	if s := store.FormatSize(n); !strings.HasSuffix(s, " octets") {
