@@ -124,6 +124,7 @@ median of the rounds' ratios, and the smallest and largest of them. If 1 lies be
 	f.BoolVar(&b.json, "json", false, "print JSON, with fio's names")
 	f.StringVar(&b.compare, "compare", "", "`URL` of the disk to compare with: A in the result, and the argument is B")
 	f.IntVar(&b.rounds, "rounds", b.rounds, "rounds of --compare")
+	_ = cmd.RegisterFlagCompletionFunc("rw", cobra.FixedCompletions(workloadNames(), cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -25,9 +26,10 @@ type connectOptions struct {
 	rnic          rdma.Options
 	chap          chapOptions
 	handover      handoverOptions
-	digests       bool
-	timeout       time.Duration
-	logLevel      string
+	isidOptions
+	digests  bool
+	timeout  time.Duration
+	logLevel string
 }
 
 func (o *connectOptions) flags(f *pflag.FlagSet) {
@@ -35,6 +37,7 @@ func (o *connectOptions) flags(f *pflag.FlagSet) {
 	o.chap.flags(f)
 	o.rnic.Flags(f)
 	o.handover.flags(f)
+	o.isidOptions.flags(f)
 	f.BoolVar(&o.digests, "digests", false, "ask for iSCSI's header and data digests over TCP")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long connecting and logging in may take")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
@@ -47,6 +50,8 @@ type fabric struct {
 	dev    rnic.Device
 	domain *iser.Domain
 	chap   iscsi.CHAPInitiatorConfig
+	isid   [6]byte // of the first session; zero: random ones
+	logins atomic.Uint32
 }
 
 func (o *connectOptions) open() (*fabric, error) {
@@ -63,6 +68,10 @@ func (o *connectOptions) open() (*fabric, error) {
 	if o.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %s: want a time above 0, for example 30s", o.timeout)
 	}
+	isid, err := o.base(o.initiatorName)
+	if err != nil {
+		return nil, err
+	}
 	chap, err := o.chap.load()
 	if err != nil {
 		return nil, err
@@ -74,7 +83,7 @@ func (o *connectOptions) open() (*fabric, error) {
 	if err := o.checkHandover(dev); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	f := &fabric{opts: o, log: log, dev: dev, chap: chap}
+	f := &fabric{opts: o, log: log, dev: dev, chap: chap, isid: isid}
 	if f.domain, err = iser.NewDomain(f.dev, iser.DomainConfig{Log: log}); err != nil {
 		return nil, errors.Join(err, f.dev.Close())
 	}
@@ -113,7 +122,7 @@ func (f *fabric) loginWith(ctx context.Context, u initiator.URL, change func(*in
 	ctx, cancel := context.WithTimeout(ctx, f.opts.timeout)
 	defer cancel()
 	cfg := f.config(u.Portal)
-	cfg.TargetName = u.Target
+	cfg.TargetName, cfg.ISID = u.Target, isidOf(f.isid, uint16(f.logins.Add(1)-1))
 	change(&cfg)
 	s, err := initiator.Login(ctx, f.dialer(u.Transport), cfg)
 	if err != nil {
@@ -169,5 +178,15 @@ func (o *connectOptions) withDisk(ctx context.Context, url string, f func(ctx co
 			return err
 		}
 		return f(ctx, d)
+	})
+}
+
+// withDiskUnopened is withDisk for what needs to know nothing of the logical unit before.
+func (o *connectOptions) withDiskUnopened(ctx context.Context, url string, f func(ctx context.Context, d *disk) error) error {
+	if _, err := parseDisk(url); err != nil {
+		return err
+	}
+	return o.withSession(ctx, url, func(ctx context.Context, u initiator.URL, s *initiator.Session) error {
+		return f(ctx, &disk{url: u, session: s, lun: s.LUN(u.LUN)})
 	})
 }

@@ -47,6 +47,6 @@ prove that it knows a secret, too: another one than yours.`,
 	o.flags(root.PersistentFlags())
 	root.AddCommand(discoverCommand(o), listCommand(o), infoCommand(o), readCommand(o), writeCommand(o), copyCommand(o))
 	root.AddCommand(serveNBDCommand(o), attachCommand(o), detachCommand(o), attachedCommand())
-	root.AddCommand(benchCommand(o))
+	root.AddCommand(benchCommand(o), prCommand(o), sgCommand(o), vpdCommand(o), monitorCommand(o))
 	return root
 }
