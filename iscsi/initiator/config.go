@@ -99,14 +99,7 @@ func (c Config) withDefaults() (Config, error) {
 		if c.Log != nil && (c.CHAP.Secret.Weak() || c.CHAP.Mutual.Secret.Weak()) {
 			c.Log.Warn("CHAP secret is shorter than 12 octets, which RFC 7143 asks for", "user", c.CHAP.User)
 		}
-		chap := c.CHAP
-		c.Auth = func() []iscsi.Authenticator {
-			a, err := iscsi.NewCHAPInitiator(chap)
-			if err != nil {
-				return nil // Check has looked
-			}
-			return []iscsi.Authenticator{a}
-		}
+		c.useCHAP()
 	}
 	if c.ISID == ([6]byte{}) {
 		c.ISID = RandomISID()

@@ -30,6 +30,9 @@ var (
 	ErrBusy = errors.New("initiator: too many requests under way")
 )
 
+// errClosedByTarget: the target closed the connection, in good order.
+var errClosedByTarget = errors.New("closed by the target")
+
 // SessionError is a session's end, and what all its open commands fail with. It wraps iscsi.ErrConnection and the cause.
 type SessionError struct {
 	Target string // name, or the portal's address in a discovery session

@@ -24,7 +24,12 @@ func login(ctx context.Context, d iscsi.Dialer, cfg Config, discovery bool) (*Se
 	}
 	for range maxRedirects + 1 {
 		var s *Session
-		if s, err = loginAt(ctx, d, cfg, discovery); err == nil {
+		s, err = loginAt(ctx, d, cfg, discovery)
+		if err != nil && cfg.avoidSHA256(err) {
+			cfg.Log.Debug("iscsi login is tried again without SHA-256", "target", cfg.TargetName, "portal", cfg.Addr, "error", err)
+			s, err = loginAt(ctx, d, cfg, discovery)
+		}
+		if err == nil {
 			return s, nil
 		}
 		var moved *iscsi.LoginError

@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"goiwarp/iscsi"
@@ -25,6 +26,10 @@ func (s *Session) Logout(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	c, err := s.call(ctx, sessionLogout, fillLogout)
+	if errors.Is(err, errClosedByTarget) {
+		s.Close()
+		return nil // all commands had ended: some targets (istgt) close the connection before their answer has left
+	}
 	if err != nil {
 		s.Close()
 		return err

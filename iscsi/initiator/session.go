@@ -289,7 +289,7 @@ func (s *Session) ConnectionTerminateNotify(err error) {
 		case s.leaving != nil: // after a logout either side may be the first to close
 			err = s.leaving
 		case err == nil:
-			err = errors.New("closed by the target")
+			err = errClosedByTarget
 		}
 		for _, b := range s.branches {
 			b.dm.ConnectionTerminate(false)
