@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 240
 KERNEL  ?= 6.1
 PEER    ?= iserd
 
-.PHONY: help build test lint cross demo bench fuzz interop suites deb clean
+.PHONY: help build test lint cross demo bench fuzz interop suites peers deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ fuzz: ## fuzz every target for FUZZ_SECONDS in all
 interop: ## against Linux's siw, ib_iser and LIO in QEMU (Debian 12, root): KERNEL=6.1|6.12, FULL=1 for the whole matrix, LEGS=names
 	@$(GO) build -o $(BIN)/interop ./tests/interop
 	@cd tests/interop && ../../$(BIN)/interop -kernel $(KERNEL) $(if $(FULL),-full) $(if $(LEGS),-legs $(LEGS)) $(if $(SIW),-siw $(SIW)) $(if $(MTU),-mtu $(MTU))
+
+peers: build ## our initiator against iserd, tgt and istgt (Debian, root): WRITE=1 puts the results into docs/interop.md
+	@$(GO) run ./tests/peers -bin $(BIN) -install $(if $(WRITE),-write)
 
 deb: ## a Debian package in bin/, with units and man pages: VERSION=x.y.z
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/ ./cmd/...
