@@ -305,6 +305,13 @@ func (f *fake) arrive(d iscsi.DataOut) {
 	f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(d.ITT, d.Tag, err) })
 }
 
+// setHoldGets changes holdGets while workers may look at it.
+func (f *fake) setHoldGets(on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holdGets = on
+}
+
 // answerGets lets the GetData that wait arrive, and tells of the PutData that do.
 func (f *fake) answerGets() {
 	f.mu.Lock()

@@ -808,7 +808,7 @@ func TestExactlyOnce(t *testing.T) {
 					c := cmd{cdb: write10(uint32(len(writes)*128), uint16(n)), write: data, immediate: []int{0, 512, 4096}[pick(3)], cmdSN: &sn}
 					h.cmdSN++
 					w := &write{c: c, on: p}
-					p.holdGets = pick(2) == 0
+					p.setHoldGets(pick(2) == 0)
 					w.itt = p.command(c)
 					p.cmdSN = h.cmdSN
 					h.sync(p)
@@ -835,7 +835,7 @@ func TestExactlyOnce(t *testing.T) {
 			slow.Release()
 			for range 60 {
 				for _, p := range live {
-					p.holdGets = false
+					p.setHoldGets(false)
 					p.answerGets()
 				}
 				drain()

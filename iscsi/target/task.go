@@ -50,8 +50,8 @@ type task struct {
 	inLen     int64 // Expected Data Transfer Length, per direction
 	outLen    int64
 
-	began   time.Time // when its PDU was taken, if its unit is metered
-	counted bool      // in Server.commands
+	began   time.Duration // by now(): when its PDU was taken, if its unit is metered
+	counted bool          // in Server.commands
 	phase   phase
 	aborted bool
 	closing bool // a task management function waits for its data-out: nothing new is asked for, nothing executes
