@@ -20,16 +20,20 @@ func TestUnits(t *testing.T) {
 		t.Skip("systemd-analyze is not installed")
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"iserd.service", "iserd.socket"} {
+	units := []string{"iserd.service", "iserd.socket", "iser-attach@.service"}
+	for _, name := range units {
 		b, err := os.ReadFile("../packaging/systemd/" + name)
 		require.NoError(t, err)
-		text := strings.ReplaceAll(string(b), "/usr/bin/iserd", program(t, "iserd"))
+		text := strings.NewReplacer("/usr/bin/iserd", program(t, "iserd"), "/usr/bin/iser", program(t, "iser")).Replace(string(b))
+		name = strings.Replace(name, "@.", "@nbd0.", 1)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	for _, name := range []string{"iserd.service", "iserd.socket"} {
+	for _, name := range units {
+		name = strings.Replace(name, "@.", "@nbd0.", 1)
 		out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, name)).CombinedOutput()
 		for _, line := range strings.Split(string(out), "\n") {
-			assert.NotContains(t, line, "iserd.s", "%s", line) // other units of the host are not ours to judge
+			assert.NotContains(t, line, "iserd.s", "%s", line)
+			assert.NotContains(t, line, "iser-attach", "%s", line) // other units of the host are not ours to judge
 		}
 		if err != nil {
 			t.Logf("%s: %v\n%s", name, err, out)
@@ -108,6 +112,7 @@ func TestPackage(t *testing.T) {
 	dpkg("--install", debs[0])
 	for _, f := range []string{
 		"usr/bin/iserd", "usr/bin/iser", "usr/bin/iwarp", "lib/systemd/system/iserd.service", "lib/systemd/system/iserd.socket",
+		"lib/systemd/system/iser-attach@.service", "usr/share/doc/goiwarp/attach.md",
 		"usr/lib/sysusers.d/iserd.conf", "etc/iserd/iserd.toml", "usr/share/man/man8/iserd.8.gz", "usr/share/man/man8/iserd-ctl-lun-resize.8.gz",
 		"usr/share/man/man5/iserd.toml.5.gz", "usr/share/goiwarp/grafana/iserd.json", "usr/share/doc/goiwarp/copyright",
 	} {

@@ -81,8 +81,11 @@ func (c *connectOptions) openResident(ctx context.Context, url string, o *reside
 	paths := make([]initiator.PathConfig, len(urls))
 	for i, u := range urls {
 		d := f.dialer(u.Transport)
-		if d, ok := d.(*iser.Dialer); ok {
+		switch d := d.(type) {
+		case *iser.Dialer:
 			d.Config.BufferMemory = lend + memoryBeside
+		case *iser.HandoverDialer:
+			d.Config.Config.BufferMemory = lend + memoryBeside
 		}
 		paths[i] = initiator.PathConfig{Dialer: d, Addr: u.Portal.String(), TargetName: u.Target, LUN: scsi.EncodeLUN(int(u.LUN))}
 	}

@@ -18,10 +18,12 @@ install -m 644 "$here/man/iserd.toml.5" "$root/usr/share/man/man5/"
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
 install -D -m 644 "$here/systemd/iserd.service" "$root/lib/systemd/system/iserd.service"
 install -D -m 644 "$here/systemd/iserd.socket" "$root/lib/systemd/system/iserd.socket"
+install -D -m 644 "$here/systemd/iser-attach@.service" "$root/lib/systemd/system/iser-attach@.service"
 install -D -m 644 "$here/systemd/iserd.sysusers" "$root/usr/lib/sysusers.d/iserd.conf"
 install -D -m 644 "$here/iserd.toml" "$root/etc/iserd/iserd.toml"
 install -D -m 644 "$here/grafana/iserd.json" "$root/usr/share/goiwarp/grafana/iserd.json"
 install -m 644 "$here/../LICENSE" "$root/usr/share/doc/goiwarp/copyright"
+install -m 644 "$here/../docs/attach.md" "$root/usr/share/doc/goiwarp/"
 [ ! -f "$here/../docs/admin.md" ] || install -m 644 "$here/../docs/admin.md" "$root/usr/share/doc/goiwarp/"
 rmdir "$root/usr/share/man/man1"
 
