@@ -128,8 +128,8 @@ func (d *daemon) open(c *config.Config) error {
 	if err := d.setLevel(c.LogLevel); err != nil {
 		return err
 	}
-	// Half of the memory is for data over TCP, a quarter for data over RDMA and one for its receives.
-	d.pool = tcp.NewPool(int(c.Limits.Memory / 2))
+	overTCP, overISER, receives := c.Limits.Shares()
+	d.pool = tcp.NewPool(int(overTCP))
 	o := rdma.Options{RNIC: c.RDMA.Device, CRC: c.RDMA.CRC, MaxFPDU: c.RDMA.MaxFPDU}
 	if err := o.Check(); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (d *daemon) open(c *config.Config) error {
 		return err
 	}
 	domain, err := iser.NewDomain(dev, iser.DomainConfig{
-		BufferMemory: int(c.Limits.Memory / 4), ReceiveMemory: int(c.Limits.Memory / 4), Log: d.log,
+		BufferMemory: int(overISER), ReceiveMemory: int(receives), Log: d.log,
 	})
 	if err != nil {
 		return errors.Join(err, dev.Close())

@@ -34,8 +34,8 @@ func (c *Config) Check() Errors {
 	if c.Limits.SessionMemory > c.Limits.Memory {
 		fail(c.Limits.Pos, "limits: session-memory is more than memory in all")
 	}
-	if c.Limits.Memory < 16<<20 {
-		fail(c.Limits.Pos, "limits: memory: want at least 16MiB")
+	if c.Limits.Memory < LeastMemory {
+		fail(c.Limits.Pos, "limits: memory: want at least 32MiB")
 	}
 	if c.Limits.SessionMemory < 1<<20 {
 		fail(c.Limits.Pos, "limits: session-memory: want at least 1MiB")

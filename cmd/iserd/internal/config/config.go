@@ -94,6 +94,21 @@ type Limits struct {
 	Pos
 }
 
+const (
+	// LeastMemory is the least that Limits.Memory can be.
+	LeastMemory = 32 << 20
+	// memoryPiece is what memory for TCP is taken from the system by.
+	memoryPiece = 16 << 20
+)
+
+// Shares divide Memory: half of it is for command data over TCP, rounded down to whole pieces of 16 MiB, half of the rest for command data over
+// iSER, and what is left for iSER's receives. Each bounds one use for certain; together they are no more than Memory.
+func (l *Limits) Shares() (tcp, data, receives int64) {
+	tcp = max(l.Memory/2/memoryPiece, 1) * memoryPiece
+	data = (l.Memory - tcp) / 2
+	return tcp, data, l.Memory - tcp - data
+}
+
 // Timers say when what is silent or does not end is given up.
 type Timers struct {
 	Login  time.Duration // to log in

@@ -316,3 +316,17 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestShares: the three uses of memory are never more than what was set, and none is without.
+func TestShares(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := Limits{Memory: rapid.Int64Range(LeastMemory, 1<<40).Draw(t, "memory")}
+		tcp, data, receives := l.Shares()
+		require.Equal(t, l.Memory, tcp+data+receives)
+		require.Zero(t, tcp%memoryPiece)
+		require.GreaterOrEqual(t, min(tcp, data, receives), int64(8<<20))
+	})
+	l := New().Limits
+	tcp, data, receives := l.Shares()
+	require.Equal(t, []int64{512 << 20, 256 << 20, 256 << 20}, []int64{tcp, data, receives})
+}
