@@ -236,15 +236,29 @@ func store(ctx context.Context, d *disk, off, room int64, in io.Reader) error {
 }
 
 func copyCommand(o *connectOptions) *cobra.Command {
-	var verify, facts bool
+	c := copyOptions{sparse: true}
+	every := cli.Size{N: 256 << 20}
+	var facts bool
 	cmd := &cobra.Command{
 		Use:   "cp SOURCE DESTINATION",
 		Short: "Copy between disks and files",
 		Long: `cp copies a file or a disk to a file or a disk; either side may be a URL or a path. It moves several pieces at a time, flushes the
-destination, and prints how fast it went. With --verify it reads the destination back and compares.`,
+destination, and prints how fast it went. A file at the destination is replaced.
+
+What the source says is unmapped and reads as zeros (GET LBA STATUS; holes of a file) is not read, and not sent: the destination is asked to hold
+zeros there, unless it says that it does. Files get holes. With --unmap the room of all zeros is given back at the destination, those that
+were read as well. --sparse=false reads and writes everything.
+
+With --resume FILE a copy that was interrupted goes on where it was: FILE notes how much of it is durable at the destination, every --checkpoint octets, and
+which source and destination it is about; if these are not the same any more, cp refuses to go on. FILE is removed when all is copied.
+
+With --verify it reads the destination back and compares it with what was copied.
+
+` + cli.SizeHelp,
 		Example: `  iser cp vm.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0
   iser cp --verify iser://192.0.2.10/iqn.2026-11.com.example:store1/0 iscsi://192.0.2.11/iqn.2026-11.com.example:store2/0
-  iser cp --facts iser://192.0.2.10/iqn.2026-11.com.example:store1/0 backup.raw`,
+  iser cp --resume backup.state iser://192.0.2.10/iqn.2026-11.com.example:store1/0 backup.raw
+  iser cp --unmap --facts golden.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0`,
 		Args: cli.Args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			switch "-" {
@@ -253,16 +267,25 @@ destination, and prints how fast it went. With --verify it reads the destination
 			case args[1]:
 				return cli.Usagef("cp writes at several places at a time, and standard output has one: use 'iser read'")
 			}
+			if every.N == 0 {
+				return cli.Usagef("--checkpoint 0: want 1 octet or more")
+			}
+			c.every = int64(every.N)
 			f, err := o.open()
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, f.Close()) }()
-			return copyBetween(cmd.Context(), f, args[0], args[1], verify, facts, cmd.OutOrStdout())
+			return copyBetween(cmd.Context(), f, args[0], args[1], c, facts, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().BoolVar(&verify, "verify", false, "read the destination back and compare it")
-	cmd.Flags().BoolVar(&facts, "facts", false, "print what each layer agreed on and did")
+	f := cmd.Flags()
+	f.BoolVar(&c.verify, "verify", false, "read the destination back and compare it")
+	f.BoolVar(&c.sparse, "sparse", c.sparse, "do not read what the source says is zeros")
+	f.BoolVar(&c.unmap, "unmap", false, "give the room of zeros back at the destination")
+	f.StringVar(&c.state, "resume", "", "`file` that progress is kept in, to go on after an interruption")
+	f.Var(&every, "checkpoint", "how often progress is kept")
+	f.BoolVar(&facts, "facts", false, "print what each layer agreed on and did")
 	return cmd
 }
 
@@ -283,7 +306,7 @@ func (f *fabric) remote(ctx context.Context, url string) (*disk, error) {
 	return d, err
 }
 
-func copyBetween(ctx context.Context, f *fabric, from, to string, verify, facts bool, out io.Writer) (err error) {
+func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions, facts bool, out io.Writer) (err error) {
 	var disks []*disk
 	defer func() {
 		for _, d := range disks {
@@ -312,22 +335,44 @@ func copyBetween(ctx context.Context, f *fabric, from, to string, verify, facts 
 			return fmt.Errorf("%s is larger (%d octets) than %s (%d octets)", src, src.Size(), d, d.Size())
 		}
 		dst = d
+	} else if sameFile(from, to) {
+		return fmt.Errorf("%s and %s are the same file", from, to)
 	} else if dst, err = openDestination(to, src.Size()); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dst.Close()) }()
 
-	c := &copier{src: src, dst: dst, size: src.Size()}
-	took, err := c.timed("copying", func() error { return c.run(ctx, verify) })
+	c := &copier{copyOptions: o, src: src, dst: dst, size: src.Size()}
+	if o.state != "" {
+		if err := c.resume(ctx); err != nil {
+			return err
+		}
+	}
+	took, err := c.timed("copying", func() error { return c.run(ctx) })
 	if err != nil {
+		if o.state != "" {
+			err = fmt.Errorf("%w; the same command goes on where it was", err)
+		}
 		return err
 	}
-	fmt.Fprintln(out, speed("copied", c.size, took))
-	if verify {
-		if took, err = c.timed("verifying", func() error { return c.verify(ctx) }); err != nil {
+	line := speed("copied", c.size-c.from, took)
+	if n := c.zeros.Load(); n > 0 {
+		line += fmt.Sprintf("; %s of it zeros that were not moved", octets(n))
+	}
+	if c.from > 0 {
+		line += fmt.Sprintf("; %s had been copied before", octets(c.from))
+	}
+	fmt.Fprintln(out, line)
+	if o.verify {
+		if took, err = c.timed("verifying", func() error { return c.check(ctx) }); err != nil {
 			return err
 		}
 		fmt.Fprintln(out, speed("verified", c.size, took))
+	}
+	if o.state != "" {
+		if err := os.Remove(o.state); err != nil {
+			return err
+		}
 	}
 	if facts {
 		for _, d := range disks {
