@@ -1,12 +1,13 @@
 /*
  * Lets programs that use libiscsi 1.19 over iSER make more than one connection in a process. Loaded with LD_PRELOAD, it evens out
- * four things that the library leaves undone; what goes over the wire is the library's own.
+ * five things that the library leaves undone; what goes over the wire is the library's own.
  *
  *   - a connection's memory comes with what was in it before: malloc returns zeros
  *   - a context is destroyed with its connection open: iscsi_disconnect comes first
  *   - the thread that serves a connection's events is cancelled, not waited for, and goes on with memory that is somebody else's:
  *     it is given time to end by itself, which it does once it has heard of the end of the connection
  *   - a poll that times out, after a second, is taken for an error: polls go on for a minute
+ *   - Data-Out PDUs, which nothing answers, use its descriptors up: unsolicited data goes no further than the command
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,6 +30,15 @@ int iscsi_destroy_context(void *context)
 
 	disconnect(context);
 	return destroy(context);
+}
+
+int iscsi_full_connect_sync(void *context, const char *portal, int lun)
+{
+	int (*initial_r2t)(void *, int) = dlsym(RTLD_NEXT, "iscsi_set_initial_r2t");
+	int (*connect)(void *, const char *, int) = dlsym(RTLD_NEXT, "iscsi_full_connect_sync");
+
+	initial_r2t(context, 1);
+	return connect(context, portal, lun);
 }
 
 int pthread_cancel(pthread_t thread)

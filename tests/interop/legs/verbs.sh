@@ -49,9 +49,9 @@ check "rxe0 is gone" sh -c "! iwarp links | grep '^rxe0'"
 check "a link that is not there: one line" sh -c "! iwarp links del rxe0 2>/tmp/err; cat /tmp/err; [ \$(wc -l </tmp/err) = 1 ] && grep rxe0 /tmp/err"
 
 # iserd on siw0 serves the kernel's initiator, and TCP beside it.
-check "a port for both is one clear line" sh -c "! timeout 60 iserd --rnic verbs:siw0 --lun mem:8MiB --listen $IP:$PORT --listen-rdma $IP:$PORT 2>/tmp/err; cat /tmp/err; [ \$(wc -l </tmp/err) = 1 ] && grep -- '--listen-rdma $IP:$PORT' /tmp/err"
+check "a port for both is one clear line" sh -c "! timeout 60 iserd --log-level error --rnic verbs:siw0 --lun mem:8MiB --listen $IP:$PORT --listen-rdma $IP:$PORT 2>/tmp/err; cat /tmp/err; [ \$(wc -l </tmp/err) = 1 ] && grep -- '--listen-rdma $IP:$PORT' /tmp/err"
 cat /tmp/check.out
-check "too little memory to lock is one clear line" sh -c "ulimit -l 64; ! timeout 60 iserd --rnic verbs:siw0 --lun mem:8MiB --listen $IP:$PORT --listen-rdma $IP:3261 2>/tmp/err; cat /tmp/err; [ \$(wc -l </tmp/err) = 1 ] && grep 'ulimit -l' /tmp/err"
+check "too little memory to lock is one clear line" sh -c "ulimit -l 64; ! timeout 60 iserd --log-level error --rnic verbs:siw0 --lun mem:8MiB --listen $IP:$PORT --listen-rdma $IP:3261 2>/tmp/err; cat /tmp/err; [ \$(wc -l </tmp/err) = 1 ] && grep 'ulimit -l' /tmp/err"
 cat /tmp/check.out
 CRC=
 iserd_up --lun /disks/a.img,size=64MiB --rnic verbs:siw0 --listen-rdma $IP:3261
@@ -69,7 +69,9 @@ if check "the kernel logs in to iserd on siw0" timeout 90 iscsiadm -m node -T $I
 	check "512 KiB I/Os" io $disk 512 8
 	check "4 KiB I/Os" io $disk 4 64
 	capture_stop
-	check "mkfs.ext4, files, fsck" sh -c "mkfs.ext4 -q -F $disk && mount -t ext4 $disk /mnt && cp -r /usr/bin/[a-f]* /mnt/ && (cd /usr/bin && sha256sum [a-f]*) >/tmp/sums && umount /mnt && e2fsck -fn $disk && mount -t ext4 -o ro $disk /mnt && (cd /mnt && sha256sum --quiet -c /tmp/sums) && umount /mnt"
+	check "mkfs.ext4, files, fsck" sh -c "mkfs.ext4 -q -F $disk && mount -t ext4 $disk /mnt && cp \$(find /usr/bin -type f -name '[a-f]*') /mnt/ &&
+		(cd /usr/bin && find . -type f -name '[a-f]*' | xargs sha256sum) >/tmp/sums && umount /mnt && e2fsck -fn $disk &&
+		mount -t ext4 -o ro $disk /mnt && (cd /mnt && sha256sum --quiet -c /tmp/sums) && umount /mnt"
 	check "logout" timeout 90 iscsiadm -m node -T $IQN -p $IP:3261,1 --logout
 	await 60 "the disks to go" no_disks
 fi
