@@ -184,7 +184,10 @@ func (tr *transcript) segment(dir, conn string, s *segment, statBase uint32) {
 	}
 	fmt.Fprintf(&tr.b, " QN=%d MSN=%d MO=%d", s.qn, s.msn, s.mo)
 	if s.op == rdmaSendInv || s.op == rdmaSendSEInv {
-		fmt.Fprintf(&tr.b, " Invalidate=%08x", s.stag)
+		if !ours {
+			q.stag = uint32(tr.number("STag", uint64(s.stag)))
+		}
+		fmt.Fprintf(&tr.b, " Invalidate=%08x", q.stag)
 	}
 	tr.b.WriteByte('\n')
 	tr.hex(0, q.encode()[:18])
@@ -195,6 +198,9 @@ func (tr *transcript) segment(dir, conn string, s *segment, statBase uint32) {
 		if dir == "<-" { // sink: the other end's; source: this peer's
 			be.PutUint32(p, uint32(tr.number("STag", uint64(be.Uint32(p)))))
 			be.PutUint64(p[4:], 0)
+		} else {
+			be.PutUint32(p[16:], uint32(tr.number("STag", uint64(be.Uint32(p[16:])))))
+			be.PutUint64(p[20:], 0)
 		}
 		fmt.Fprintf(&tr.b, "    sink STag=%08x TO=%d, %d octets, source STag=%08x TO=%d\n", be.Uint32(p), be.Uint64(p[4:]), be.Uint32(p[12:]), be.Uint32(p[16:]), be.Uint64(p[20:]))
 		tr.hex(0, p)
@@ -204,7 +210,7 @@ func (tr *transcript) segment(dir, conn string, s *segment, statBase uint32) {
 	case len(s.payload) >= 28+48 && s.payload[0]>>4 == 1:
 		h := s.payload[:28]
 		fmt.Fprintf(&tr.b, "    iSER: control-type PDU WSV=%d RSV=%d\n", bit(h[0], 8), bit(h[0], 4))
-		if dir == "<-" && h[0]&0xc != 0 && s.payload[28]&0x20 == 0 { // an initiator's STags and offsets
+		if h[0]&0xc != 0 && (dir == "<-") == (s.payload[28]&0x20 == 0) { // the program's STags and offsets
 			h = append([]byte(nil), h...)
 			for _, at := range []int{4, 16} {
 				binary.BigEndian.PutUint32(h[at:], uint32(tr.number("STag", uint64(binary.BigEndian.Uint32(h[at:])))))
