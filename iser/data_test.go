@@ -243,6 +243,25 @@ func TestWrongInvalidation(t *testing.T) {
 	require.Empty(t, n.pdus, "the response is not handed up")
 }
 
+// TestResponseNamesSTag: a target without Send with Invalidate may name the STag in the header of the response (RFC 7145, section 7.3.2).
+// It has to be the task's.
+func TestResponseNamesSTag(t *testing.T) {
+	w := newWorld(t, setup{})
+	p, i, n := w.rawTarget(t, linux)
+	enterInitiator(t, p, i, n, params())
+	_, own := read(t, p, i, 1, 4096)
+	p.write(own)
+	p.send(pdu(header(0, own.ReadSTag(), 0, 0), bhs(iscsi.OpSCSIResponse, 0x80, 1), nil))
+	require.Equal(t, iscsi.OpSCSIResponse, wait(t, n.pdus).Opcode())
+	_, other := read(t, p, i, 2, 4096)
+	read(t, p, i, 3, 4096)
+	p.send(pdu(header(0, other.ReadSTag(), 0, 0), bhs(iscsi.OpSCSIResponse, 0x80, 3), nil))
+	var ie *iser.InvalidationError
+	require.ErrorAs(t, wait(t, n.ended), &ie)
+	require.Equal(t, iser.InvalidationError{ITT: 3, STag: other.ReadSTag()}, *ie)
+	require.Empty(t, n.pdus, "the response is not handed up")
+}
+
 // TestInvalidatesReadSTagElseWriteSTag: what the target's Send with Invalidate names.
 func TestInvalidatesReadSTagElseWriteSTag(t *testing.T) {
 	w := newWorld(t, setup{})

@@ -49,6 +49,7 @@ func TestHandoverOrder(t *testing.T) {
 		require.NoError(t, h.AllocateConnectionResources(resources))
 		require.NoError(t, h.AllocateConnectionResources(resources), "again")
 		require.Positive(t, w.gDom.Stats().CreditsGiven)
+		require.Zero(t, h.Stats(), "there is no queue pair yet")
 		require.Error(t, h.EnableDatamover(nil), "a target has a final Login Response")
 		h.DeallocateConnectionResources()
 		require.Zero(t, w.gDom.Stats().CreditsGiven)

@@ -138,7 +138,7 @@ func (d *Datamover) account(p *iscsi.PDU, h Header, invalidated rnic.STag) error
 			return d.headerError(h, "solicited Data-Out, which iSER replaces by RDMA Reads")
 		}
 	}
-	if (h.ReadValid() || h.WriteValid()) && (!d.target || op != iscsi.OpSCSICommand && op != iscsi.OpTaskMgmtReq) {
+	if (h.ReadValid() || h.WriteValid()) && !mayNameSTags(d.target, op) {
 		return d.headerError(h, fmt.Sprintf("STags in the header of a PDU with opcode 0x%02x", uint8(op)))
 	}
 	d.stats.pdusReceived++
@@ -153,11 +153,42 @@ func (d *Datamover) account(p *iscsi.PDU, h Header, invalidated rnic.STag) error
 		d.unexpected.retire(bhs.ExpCmdSN())
 	}
 	var t *task
+	var foreign rnic.STag
 	if op == iscsi.OpSCSIResponse {
 		t = d.tasks[bhs.ITT()]
 		delete(d.tasks, bhs.ITT())
+		foreign = foreignSTag(t, h)
 	}
-	return d.endTask(t, bhs, invalidated)
+	err := d.endTask(t, bhs, invalidated)
+	if err == nil && foreign != 0 {
+		err = &InvalidationError{ITT: bhs.ITT(), STag: foreign}
+	}
+	return err
+}
+
+// mayNameSTags tells whether the header of a PDU that arrives may have STags: those of an initiator's tasks (RFC 7145, section 9.2), and,
+// since a plain Send has no other place for it, the STag of the task that a response ends (section 7.3.2).
+func mayNameSTags(target bool, op iscsi.Opcode) bool {
+	if target {
+		return op == iscsi.OpSCSICommand || op == iscsi.OpTaskMgmtReq
+	}
+	return op == iscsi.OpSCSIResponse
+}
+
+// foreignSTag is the STag in a response's header that the task did not advertise, 0 if there is none. The task's own are invalidated
+// at its end, named or not.
+func foreignSTag(t *task, h Header) rnic.STag {
+	var read, write rnic.STag
+	if t != nil {
+		read, write = t.read.stag, t.write.stag
+	}
+	if h.ReadValid() && h.ReadSTag() != read {
+		return h.ReadSTag()
+	}
+	if h.WriteValid() && h.WriteSTag() != write {
+		return h.WriteSTag()
+	}
+	return 0
 }
 
 // headerError is a format error that shows the message's beginning.
