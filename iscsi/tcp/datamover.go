@@ -118,8 +118,20 @@ func (d *Datamover) Start(n iscsi.Notifier) {
 		return
 	}
 	d.up = n
+	if ph := d.phase.Load(); ph.level > 0 && !d.recovers() { // enabled before it was started
+		below := *ph
+		below.level = 0
+		d.phase.Store(&below)
+	}
 	go d.write()
 	go d.read()
+}
+
+// recovers tells whether the layer above takes its part in the recovery of lost PDUs. A successor of a login elsewhere (iscsi.Switch) is
+// enabled before it is started, and knows that layer only then.
+func (d *Datamover) recovers() bool {
+	_, ok := d.up.(iscsi.RecoveryNotifier)
+	return ok || !d.target
 }
 
 // Info implements iscsi.Datamover. MaxPutData is the peer's MaxRecvDataSegmentLength.
@@ -213,8 +225,9 @@ func (d *Datamover) EnableDatamover(final *iscsi.PDU) error {
 	if ph.maxData == 0 {
 		ph.maxData = loginData
 	}
-	if _, ok := d.up.(iscsi.RecoveryNotifier); ok || !d.target {
-		ph.level = p.ErrorRecoveryLevel
+	ph.level = p.ErrorRecoveryLevel
+	if d.up != nil && !d.recovers() {
+		ph.level = 0
 	}
 	if d.phase.Load().full {
 		return errors.New("iscsi/tcp: EnableDatamover twice")

@@ -232,6 +232,17 @@ func TestSNACKStatus(t *testing.T) {
 	})
 }
 
+// TestSuccessorRecovers: a Datamover that takes over behind a login elsewhere is enabled before it is started, and mends all the same.
+func TestSuccessorRecovers(t *testing.T) {
+	playFrom(t, true, true, 64<<10, recovers(), func(s *script) {
+		require.NoError(t, s.d.SendControl(responsePDU(20, 11, 0), nil))
+		s.receive()
+		s.send(snackPDU(iscsi.SNACKStatus, iscsi.ReservedTag, iscsi.ReservedTag, 11, 1, 11))
+		require.EqualValues(t, 11, iscsi.BHS(s.receive().BHS[:]).StatSN())
+		s.silent()
+	})
+}
+
 // TestSNACKR2T: an R2T that was not answered is sent again, with the StatSN as it is now.
 func TestSNACKR2T(t *testing.T) {
 	play(t, true, 64<<10, recovers(), func(s *script) {

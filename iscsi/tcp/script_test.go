@@ -78,11 +78,18 @@ func params() *iscsi.Params {
 
 // play runs f with a Datamover in full feature phase whose stream holds size octets each way, and ends it.
 func play(t *testing.T, target bool, size int, p *iscsi.Params, f func(s *script)) {
+	playFrom(t, target, false, size, p, f)
+}
+
+// playFrom is play for a Datamover that may be a successor: enabled first, and started then.
+func playFrom(t *testing.T, target, successor bool, size int, p *iscsi.Params, f func(s *script)) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, peer := sock.MemPipe(size)
 		s := &script{t: t, peer: peer, d: newOnSocket(ours, Config{Memory: 1 << 20}, target, nil)}
 		defer s.close()
-		s.d.Start(s)
+		if !successor {
+			s.d.Start(s)
+		}
 		s.d.NoticeKeyValues(p)
 		final := &iscsi.PDU{}
 		h := iscsi.LoginResponse(final.BHS[:])
@@ -93,6 +100,7 @@ func play(t *testing.T, target bool, size int, p *iscsi.Params, f func(s *script
 		binary.BigEndian.PutUint32(final.BHS[32:], 64) // MaxCmdSN
 		if target {
 			require.NoError(t, s.d.EnableDatamover(final))
+			s.d.Start(s)
 			require.Equal(t, iscsi.OpLoginRsp, s.receive().Opcode())
 		} else {
 			s.send(final)
