@@ -70,15 +70,15 @@ func (c *conn) endTasks() {
 	c.retain()
 }
 
-// clearTasks aborts the connection's tasks. If the session goes on without them, its initiator is told by a unit attention
-// (RFC 7143, section 11.14.5). c.mu is held.
+// clearTasks aborts the connection's tasks. If the session goes on without them, on another connection or on the one that takes this one's
+// place, its initiator is told by a unit attention (RFC 7143, section 11.14.5). c.mu is held.
 func (c *conn) clearTasks() {
 	var told []*scsi.LU
 	for _, t := range c.tasks {
 		if t.conn != c {
 			continue
 		}
-		if lu := c.lu(t.lun); lu != nil && !c.ending && len(c.conns) > 1 && !slices.Contains(told, lu) {
+		if lu := c.lu(t.lun); lu != nil && !c.ending && (len(c.conns) > 1 || c.joining > 0) && !slices.Contains(told, lu) {
 			told = append(told, lu)
 			lu.Tell(c.sess.nexus, scsi.CodeClearedByISCSI)
 		}
