@@ -20,6 +20,7 @@ func TestInitiatorRead(t *testing.T) {
 	g := newTarget(t, tr, l)
 	g.send(g.login())
 	g.serve()
+	g.c.CloseWrite()
 	out, log, err := done()
 	require.NoError(t, err, log)
 	sameData(t, g.disk[512:][:4096], []byte(out))
@@ -38,6 +39,7 @@ func TestInitiatorWrite(t *testing.T) {
 	g.send(g.login())
 	g.hd, g.dd = true, true
 	g.serve()
+	g.c.CloseWrite()
 	_, log, err := done()
 	require.NoError(t, err, log)
 	sameData(t, data, g.disk[1024:][:len(data)])
@@ -263,6 +265,7 @@ func (w *wire) bye() {
 	for w.fill(len(w.in)+1) == nil {
 	}
 	w.in = nil
+	w.c.Close()
 	w.tr.note("%s is closed by the other end", w.name)
 }
 
@@ -274,6 +277,7 @@ func TestInitiatorFallsBack(t *testing.T) {
 	g := newTarget(t, tr, l)
 	g.send(g.login())
 	g.serve()
+	g.c.CloseWrite()
 	out, log, err := done()
 	require.NoError(t, err, log)
 	sameData(t, g.disk[:512], []byte(out))
