@@ -109,6 +109,7 @@ func (g *target) untilRead(answer func(p *pdu, header []byte)) {
 		}
 		require.Equal(g.t, opNames[opSCSICmd], opNames[p.op()])
 		if isRead(p) {
+			g.lied = true
 			answer(p, header)
 			return
 		}
