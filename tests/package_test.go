@@ -75,6 +75,18 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
+// debianPackage builds the package into a folder.
+func debianPackage(t *testing.T, out string) string {
+	t.Helper()
+	t.Setenv("COMPRESS", "-Zgzip -z1") // what takes long proves nothing
+	b, err := exec.Command("../packaging/debian/build.sh", filepath.Dir(program(t, "iserd")), out, "1.2.3").CombinedOutput()
+	require.NoError(t, err, "%s", b)
+	debs, err := filepath.Glob(filepath.Join(out, "goiwarp_1.2.3_*.deb"))
+	require.NoError(t, err)
+	require.Len(t, debs, 1)
+	return debs[0]
+}
+
 // TestPackage builds the Debian package, installs it into an empty root, and purges it again.
 func TestPackage(t *testing.T) {
 	for _, tool := range []string{"dpkg-deb", "dpkg"} {
@@ -92,11 +104,7 @@ func TestPackage(t *testing.T) {
 		require.NoError(t, err, "%s %v: %s", name, args, b)
 		return string(b)
 	}
-	t.Setenv("COMPRESS", "-Zgzip -z1") // what takes long proves nothing
-	command("../packaging/debian/build.sh", filepath.Dir(program(t, "iserd")), out, "1.2.3")
-	debs, err := filepath.Glob(filepath.Join(out, "goiwarp_1.2.3_*.deb"))
-	require.NoError(t, err)
-	require.Len(t, debs, 1)
+	deb := debianPackage(t, out)
 
 	root := t.TempDir()
 	for _, d := range []string{"info", "updates", "triggers"} {
@@ -109,7 +117,7 @@ func TestPackage(t *testing.T) {
 		t.Helper()
 		command("dpkg", append([]string{"--root=" + root, "--force-script-chrootless", "--log=/dev/null"}, args...)...)
 	}
-	dpkg("--install", debs[0])
+	dpkg("--install", deb)
 	for _, f := range []string{
 		"usr/bin/iserd", "usr/bin/iser", "usr/bin/iwarp", "lib/systemd/system/iserd.service", "lib/systemd/system/iserd.socket",
 		"lib/systemd/system/iser-attach@.service", "usr/share/doc/goiwarp/attach.md",
