@@ -148,10 +148,15 @@ func within(ctx context.Context, f func() error) error {
 	}
 }
 
+// longestTrim is the most that the kernel trims by one request, in octets.
+const longestTrim = 64 << 20
+
 // tune sets what netlink has no attribute for. A kernel that will not is none the worse.
 func tune(index int, largest int, rotational bool) {
 	write := func(name, v string) { _ = os.WriteFile(sysfs(index, name), []byte(v), 0) }
 	write("queue/max_sectors_kb", strconv.Itoa(min(largest, 1<<20)>>10))
+	// A trim that took longer than the kernel waits would be sent again and again: many short ones instead of a long one.
+	write("queue/discard_max_bytes", strconv.Itoa(longestTrim))
 	if rotational {
 		write("queue/rotational", "1")
 	}

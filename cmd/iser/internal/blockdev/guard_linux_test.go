@@ -39,11 +39,11 @@ func TestGuarded(t *testing.T) {
 		t.Skip("run by TestGuardHoldsForAllThreads")
 	}
 	require.NoError(t, Guard(slog.New(slog.DiscardHandler))) // executes the program again
-	if on, err := unix.PrctlRetInt(prGetIOFlusher, 0, 0, 0, 0); err != nil || on != 1 {
-		t.Skip("not allowed")
-	}
 	if err := LockMemory(); err != nil {
 		t.Skip(err)
+	}
+	if on, err := unix.PrctlRetInt(prGetIOFlusher, 0, 0, 0, 0); err != nil || on != 1 {
+		t.Skip("not allowed")
 	}
 	const more = 20
 	ready, done := make(chan bool), make(chan bool)
