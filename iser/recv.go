@@ -232,7 +232,7 @@ func (d *Datamover) receiveHello(msg []byte, first, fullFirst bool) error {
 			d.drain(fmt.Errorf("%w: %v", ErrHelloRejected, h))
 		}
 		return nil
-	case op == OpHelloReply && d.helloWait:
+	case op == OpHelloReply && d.helloWait && d.helloTimer != nil: // nil: the Hello that it claims to answer has not left
 		h, err := ParseHelloReply(msg)
 		if err != nil {
 			return err
