@@ -74,10 +74,9 @@ type copier struct {
 	size     int64
 	from     int64 // what lies below was copied by an earlier run
 	progress func(n int)
-	note     func(ctx context.Context, done int64) error // keeps progress; nil: nobody does
+	note     func(done int64) error // keeps progress; nil: nobody does
 
-	noteMu sync.Mutex   // held while progress is kept
-	zeros  atomic.Int64 // octets that were not moved, because they are zeros
+	zeros atomic.Int64 // octets that were not moved, because they are zeros
 
 	mu    sync.Mutex // guards what follows
 	next  int64      // where the next piece begins
@@ -192,9 +191,11 @@ func (c *copier) zero(ctx context.Context, p *piece) error {
 	return nil
 }
 
-// finished counts a piece, and notes how far everything is done now and then.
+// finished counts a piece, and notes how far everything is done now and then. Meanwhile nobody begins another piece, so that a slow
+// flush does not let the note fall behind.
 func (c *copier) finished(ctx context.Context, p *piece) error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	p.done = true
 	for len(c.queue) > 0 && c.queue[0].done {
 		c.queue = c.queue[1:]
@@ -203,19 +204,15 @@ func (c *copier) finished(ctx context.Context, p *piece) error {
 	if len(c.queue) > 0 {
 		done = c.queue[0].off
 	}
-	due := c.note != nil && done-c.noted >= c.every
-	if due {
-		c.noted = done
-	}
-	c.mu.Unlock()
-	if !due {
+	if c.note == nil || done-c.noted < c.every {
 		return nil
 	}
 	// What is noted has to be there after a crash of the destination.
 	if err := c.dst.Flush(ctx); err != nil {
 		return fmt.Errorf("flushing %s: %w", c.dst, err)
 	}
-	return c.note(ctx, done)
+	c.noted = done
+	return c.note(done)
 }
 
 // check reads the destination back and compares it with what was copied; what an earlier run copied, with the source.

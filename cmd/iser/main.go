@@ -29,7 +29,9 @@ HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port is 326
 
 Where the target asks who you are, --chap-user names the user, and --chap-secret-file or --chap-ask gets the secret. It does
 not belong into the URL, where everybody could read it in the list of processes. With --mutual-secret-file the target has to
-prove that it knows a secret, too: another one than yours.`,
+prove that it knows a secret, too: another one than yours.
+
+` + defaultsHelp,
 		Example: `  iser discover 192.0.2.10
   iser ls iser://192.0.2.10/iqn.2026-11.com.example:store1
   iser ls --chap-user alice --chap-secret-file ~/.iser-secret iser://192.0.2.10/iqn.2026-11.com.example:store1
@@ -45,6 +47,9 @@ prove that it knows a secret, too: another one than yours.`,
 		},
 	}
 	o.flags(root.PersistentFlags())
+	var defaults string
+	root.PersistentFlags().StringVar(&defaults, "config", "", "`file` with defaults for flags (default ~/.config/goiwarp/iser.toml)")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return loadDefaults(cmd, defaults) }
 	root.AddCommand(discoverCommand(o), listCommand(o), infoCommand(o), readCommand(o), writeCommand(o), copyCommand(o))
 	root.AddCommand(serveNBDCommand(o), attachCommand(o), detachCommand(o), attachedCommand())
 	root.AddCommand(benchCommand(o), prCommand(o), sgCommand(o), vpdCommand(o), monitorCommand(o))

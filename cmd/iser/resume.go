@@ -112,12 +112,7 @@ func (c *copier) resume(ctx context.Context) error {
 	if err := now.save(c.state); err != nil { // a place where nothing can be kept is better known now than later
 		return err
 	}
-	c.note = func(_ context.Context, done int64) error {
-		c.noteMu.Lock()
-		defer c.noteMu.Unlock()
-		if done <= now.Done {
-			return nil // a later note was faster
-		}
+	c.note = func(done int64) error {
 		now.Done = done
 		return now.save(c.state)
 	}
