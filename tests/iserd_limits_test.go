@@ -236,3 +236,26 @@ func TestGuide(t *testing.T) {
 		}
 	}
 }
+
+// TestCredentials: secrets can be systemd's credentials, which 'iserd check' cannot see outside of the service.
+func TestCredentials(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "users"), []byte("host1 a-secret-of-12-octets-or-more\n"), 0o400))
+	text := oneTarget("[[target.lun]]\nstore = \"mem:1MiB\"\n[[target.access]]\nchap = \"cred:users\"\n")
+	file := filepath.Join(t.TempDir(), "iserd.toml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	r := run(t, nil, program(t, "iserd"), "check", file)
+	require.Zero(t, r.status, r.stderr)
+	require.Contains(t, r.stdout, "cred:users is not looked into")
+	r = run(t, nil, program(t, "iserd"), "--config", file)
+	require.Equal(t, 1, r.status)
+	t.Setenv("CREDENTIALS_DIRECTORY", dir)
+	r = run(t, nil, program(t, "iserd"), "check", file)
+	require.NotContains(t, r.stdout, "not looked into")
+	s := serve(t, text)
+	_, err := login(t, s.Addr, targetName, "host1")
+	require.Error(t, err, "without a proof")
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("a-secret-of-12-octets-or-more"), 0o600))
+	tool(t, nil, "ls", "--chap-user", "host1", "--chap-secret-file", secret, s.url("iscsi", ""))
+}

@@ -28,6 +28,12 @@ func TestUnits(t *testing.T) {
 		name = strings.Replace(name, "@.", "@nbd0.", 1)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
+	guide, err := os.ReadFile("../docs/admin.md") // its drop-in, too
+	require.NoError(t, err)
+	dropIn := regexp.MustCompile("(?s)\n```ini\n(.*?)\n```").FindSubmatch(guide)
+	require.NotNil(t, dropIn)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "iserd.service.d"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "iserd.service.d", "guide.conf"), dropIn[1], 0o644))
 	for _, name := range units {
 		name = strings.Replace(name, "@.", "@nbd0.", 1)
 		out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, name)).CombinedOutput()

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -131,24 +133,38 @@ func accessRule(c *config.Rule) (r target.AccessRule, err error) {
 	return r, nil
 }
 
-// checkAccess reads the secrets of every access list, for the mistakes alone.
-func checkAccess(c *config.Config) error {
+// credential is what the name of a secret begins with that systemd gives to the service.
+const credential = "cred:"
+
+// checkAccess reads the secrets of every access list, for the mistakes alone. Without systemd it cannot look into the credentials that it returns.
+func checkAccess(c *config.Config) (unseen []string, err error) {
 	var errs config.Errors
 	lists := []*config.Access{&c.Discovery}
 	for i := range c.Targets {
 		lists = append(lists, &c.Targets[i].Access)
 	}
+	_, given := os.LookupEnv("CREDENTIALS_DIRECTORY")
 	for _, a := range lists {
-		_, err := accessList(a)
+		looked := *a
+		looked.Rules = slices.Clone(a.Rules)
+		for i := range looked.Rules {
+			for _, s := range []*string{&looked.Rules[i].CHAP, &looked.Rules[i].MutualCHAP} {
+				if !given && strings.HasPrefix(*s, credential) {
+					unseen = append(unseen, *s)
+					*s = ""
+				}
+			}
+		}
+		_, err := accessList(&looked)
 		var e *config.Error
 		if errors.As(err, &e) {
 			errs = append(errs, e)
 		}
 	}
 	if len(errs) > 0 {
-		return errs
+		return nil, errs
 	}
-	return nil
+	return unseen, nil
 }
 
 // open tells whether whoever can reach a listener that other hosts can reach may use a target.

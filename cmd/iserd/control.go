@@ -245,7 +245,7 @@ func (d *daemon) targetReplies() []targetReply {
 		}
 		r := targetReply{t.Name, t.Alias, len(now.disks), sessions[t.Name], "everybody", draining[t.Name]}
 		if n := len(t.Access.Rules); n > 0 {
-			r.Access = fmt.Sprintf("%d rules", n)
+			r.Access = plural(n, "rule")
 		}
 		replies = append(replies, r)
 	}
@@ -273,6 +273,14 @@ func (d *daemon) lunReplies() []lunReply {
 		}
 	}
 	return replies
+}
+
+// plural is a number of things.
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // configReply is the configuration as it is in effect, for 'iserd ctl save'. The file is written by who asks, with that one's rights: the daemon

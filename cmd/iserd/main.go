@@ -98,11 +98,17 @@ port: whether those are there is found when iserd starts. Secrets files are read
 		Args:    cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := config.Load(config.Source{File: args[0]})
+			var unseen []string
 			if err == nil {
-				err = checkAccess(c)
+				unseen, err = checkAccess(c)
 			}
 			if err != nil {
 				return tellAll(cmd.ErrOrStderr(), args[0], err)
+			}
+			for _, s := range unseen {
+				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s is not looked into: systemd gives it to the service alone\n", args[0], s); err != nil {
+					return err
+				}
 			}
 			luns := 0
 			for i := range c.Targets {
