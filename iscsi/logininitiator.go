@@ -17,6 +17,7 @@ type InitiatorLoginConfig struct {
 	CID            uint16
 	ITT            uint32
 	CmdSN          SN // number of the session's first command
+	ExpStatSN      SN // of the connection in whose place this one comes; 0 otherwise (RFC 7143, section 11.12.10)
 	Settings       Settings
 	// RDMA tells that the Datamover moves data by RDMA.
 	RDMA bool
@@ -72,7 +73,7 @@ type InitiatorLogin struct {
 
 // NewInitiatorLogin begins a login.
 func NewInitiatorLogin(cfg InitiatorLoginConfig) *InitiatorLogin {
-	l := &InitiatorLogin{cfg: cfg, neg: NewNegotiator(RoleInitiator, cfg.Settings, cfg.RDMA), stage: StageOperational}
+	l := &InitiatorLogin{cfg: cfg, neg: NewNegotiator(RoleInitiator, cfg.Settings, cfg.RDMA), stage: StageOperational, expStatSN: cfg.ExpStatSN}
 	l.neg.SetDiscovery(cfg.Discovery)
 	if cfg.Handover {
 		l.neg.SetHandover()

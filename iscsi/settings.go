@@ -27,7 +27,7 @@ type Settings struct {
 	FirstBurstLength   int // most unsolicited data, immediate included; 0: 65536
 	MaxOutstandingR2T  int // 0: 8
 	DefaultTime2Wait   int // seconds; 0: 2; below 0: none
-	DefaultTime2Retain int // seconds; a target that recovers connections agrees to more than 0 only with ErrorRecoveryLevel 2
+	DefaultTime2Retain int // seconds; 0: 20 of an initiator with ErrorRecoveryLevel 2, else none. A target that recovers connections agrees to more than 0 only with ErrorRecoveryLevel 2
 
 	// MaxConnections is how many connections a session may have; 0: 1.
 	MaxConnections int
@@ -133,6 +133,9 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 		}
 		return orDefault(s.DefaultTime2Wait, 2)
 	case KeyDefaultTime2Retain:
+		if role == RoleInitiator && s.ErrorRecoveryLevel == 2 {
+			return orDefault(s.DefaultTime2Retain, 20)
+		}
 		return strconv.Itoa(s.DefaultTime2Retain)
 	case KeyDataPDUInOrder, KeyDataSequenceInOrder:
 		return Yes

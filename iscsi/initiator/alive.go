@@ -50,10 +50,15 @@ func (s *Session) unwatch() {
 // moved counts what came and went so far. Data that the Datamover moves by itself counts where it can tell.
 func (s *Session) moved() counts {
 	c := counts{pdus: s.alive.pdus}
-	if m, ok := s.dm.(iscsi.Meter); ok {
+	c.count(s.dm)
+	return c
+}
+
+// count takes over what a connection has moved, if it tells.
+func (c *counts) count(dm iscsi.Datamover) {
+	if m, ok := dm.(iscsi.Meter); ok {
 		c.received, c.sent = m.Moved()
 	}
-	return c
 }
 
 // beat looks at what has moved since the last time.
@@ -64,6 +69,15 @@ func (s *Session) beat() {
 		return
 	}
 	a := &s.alive
+	s.feel()
+	if s.ending() {
+		return
+	}
+	if s.rec.headless { // being recovered, within its own time
+		a.asked = false
+		a.timer.Reset(s.cfg.PingInterval)
+		return
+	}
 	now := s.moved()
 	heard := now.pdus != a.last.pdus || now.received != a.last.received
 	sending := now.sent-a.last.sent > sendSlack
@@ -78,14 +92,23 @@ func (s *Session) beat() {
 			a.asked = true
 			a.timer.Reset(s.cfg.PingTimeout)
 		case errors.Is(err, iscsi.ErrConnection):
-			s.failLocked(err)
+			s.silent(err)
 		default: // it takes no more of such PDUs for now; who was not asked cannot fail to answer
 			a.timer.Reset(s.cfg.PingInterval)
 		}
 	case sending: // the ping waits its turn behind data
 		a.timer.Reset(s.cfg.PingTimeout)
 	default:
-		s.failLocked(&DeadTargetError{Silence: s.cfg.PingInterval + s.cfg.PingTimeout})
+		s.silent(&DeadTargetError{Silence: s.cfg.PingInterval + s.cfg.PingTimeout})
+	}
+}
+
+// silent gives the leading connection up, and goes on watching if the session does.
+func (s *Session) silent(err error) {
+	s.lose(nil, err)
+	if !s.ending() {
+		s.alive.asked = false
+		s.alive.timer.Reset(s.cfg.PingInterval)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"goiwarp/iscsi"
 )
@@ -15,7 +16,7 @@ import (
 //	   |-- leading connection            StatSN, commands, pings, text, logout
 //	   |-- branch, branch ...            StatSN, commands, ABORT TASK of those
 //
-// The loss of any connection ends the session. Session.mu guards all of it but what does not change.
+// The loss of any connection ends the session, unless that is recovered (recover.go). Session.mu guards all of it but what does not change.
 type branch struct {
 	s         *Session
 	dm        iscsi.Datamover
@@ -27,21 +28,30 @@ type branch struct {
 	allocated bool
 	maxData   int
 	expStatSN iscsi.SN
-	load      int // commands under way
+	load      int  // commands under way
+	leads     bool // has the leading one's part
+	handover  iscsi.Switch
+	loss
+	pulse
 }
 
 // widen adds the connections that both sides want, to a session that is up and not in use yet. One that cannot be had is done without.
 func (s *Session) widen(ctx context.Context, d iscsi.Dialer) {
-	for cid := uint16(1); int(cid) < min(s.params.MaxConnections, max(s.cfg.Settings.MaxConnections, 1)) && !s.info.Handover; cid++ {
-		if err := s.join(ctx, d, cid); err != nil {
+	for cid := uint16(1); int(cid) < s.wanted(); cid++ {
+		if err := s.join(ctx, d, cid, nil); err != nil {
 			s.log.Warn("iscsi session gets no further connection", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "has", cid, "error", err)
 			return
 		}
 	}
 }
 
-// join logs a further connection in.
-func (s *Session) join(ctx context.Context, d iscsi.Dialer, cid uint16) error {
+// wanted is how many connections both sides want.
+func (s *Session) wanted() int {
+	return min(s.params.MaxConnections, max(s.cfg.Settings.MaxConnections, 1))
+}
+
+// join logs a further connection in, or one that takes the place of a lost one, which is not nil then (RFC 7143, section 6.3.4).
+func (s *Session) join(ctx context.Context, d iscsi.Dialer, cid uint16, lost *branch) error {
 	dm, err := d.Dial(ctx, s.cfg.Addr)
 	if err != nil {
 		return err
@@ -53,6 +63,10 @@ func (s *Session) join(ctx context.Context, d iscsi.Dialer, cid uint16) error {
 	}
 	if s.cfg.Auth != nil {
 		c.Auth = s.cfg.Auth()
+	}
+	b.inherit(&c)
+	if lost != nil {
+		c.ExpStatSN = lost.expStatSN
 	}
 	dm.Start(b)
 	s.mu.Lock()
@@ -71,6 +85,9 @@ func (s *Session) join(ctx context.Context, d iscsi.Dialer, cid uint16) error {
 			err = context.Cause(ctx)
 		}
 	}
+	if err == nil {
+		err = b.awaitHandover(ctx)
+	}
 	s.mu.Lock()
 	if err == nil {
 		err = b.err
@@ -78,13 +95,23 @@ func (s *Session) join(ctx context.Context, d iscsi.Dialer, cid uint16) error {
 	if err == nil && s.ending() {
 		err = s.errLocked()
 	}
-	if err == nil {
-		b.up = true
+	switch {
+	case err == nil && lost != nil:
+		b.up, b.begun = true, time.Now()
+		s.seat(b)
+		s.resume(lost)
+	case err == nil:
+		b.up, b.begun = true, time.Now()
 		s.branches = append(s.branches, b)
 		s.width.Store(int32(1 + len(s.branches)))
-	} else if b.allocated {
+		s.pump()
+	case b.allocated && b.login != nil:
 		dm.DeallocateConnectionResources()
 	}
+	if err != nil && b.err == nil {
+		b.err = err // nothing of it counts any more
+	}
+	dm = b.dm
 	s.unlock()
 	if err != nil {
 		dm.ConnectionTerminate(false)
@@ -115,7 +142,7 @@ func (b *branch) send(step iscsi.InitiatorStep) {
 func (b *branch) fail(err error) {
 	switch {
 	case b.up:
-		b.s.failLocked(err)
+		b.s.sendFault(b, err)
 	case b.err == nil:
 		b.err = err
 		b.settled()
@@ -135,11 +162,12 @@ func (b *branch) ControlNotify(p *iscsi.PDU) {
 	s := b.s
 	s.mu.Lock()
 	s.alive.pdus++
+	b.pdus++
 	if f := s.cfg.Hooks.PDU; f != nil {
 		f(false, p)
 	}
 	switch {
-	case s.ending() || b.err != nil:
+	case s.ending() || b.err != nil || b.lost:
 	case b.login != nil:
 		b.loginStep(p)
 	default:
@@ -147,7 +175,11 @@ func (b *branch) ControlNotify(p *iscsi.PDU) {
 			s.failLocked(err)
 			break
 		}
-		b.receive(p)
+		if b.leads {
+			s.receive(p)
+		} else {
+			b.receive(p)
+		}
 		s.pump()
 		s.checkDrained()
 	}
@@ -163,11 +195,17 @@ func (b *branch) loginStep(p *iscsi.PDU) {
 	case !step.Done:
 		b.send(step)
 	default:
+		if err := b.sameMode(step.Params); err != nil {
+			b.fail(err)
+			return
+		}
 		b.dm.NoticeKeyValues(step.Params)
 		if err := b.dm.EnableDatamover(nil); err != nil {
 			b.fail(err)
 			return
 		}
+		b.changeOver()
+		b.s.window(step.ExpCmdSN, step.MaxCmdSN)
 		b.maxData = step.Params.MaxSendDataSegment
 		if limit := b.dm.Info().MaxSendSegment; limit > 0 {
 			b.maxData = min(b.maxData, limit)
@@ -193,7 +231,7 @@ func (b *branch) receive(p *iscsi.PDU) {
 	switch p.Opcode() {
 	case iscsi.OpSCSIResponse:
 		s.response(p, b)
-	case iscsi.OpTaskMgmtRsp:
+	case iscsi.OpTaskMgmtRsp, iscsi.OpNOPIn, iscsi.OpLogoutRsp, iscsi.OpTextRsp:
 		s.answer(p)
 	case iscsi.OpAsync:
 		s.async(p)
@@ -204,8 +242,8 @@ func (b *branch) receive(p *iscsi.PDU) {
 	}
 }
 
-// ConnectionTerminateNotify implements iscsi.Notifier: what ends one connection ends the session, but for a logout, after which the target closes
-// them in any order.
+// ConnectionTerminateNotify implements iscsi.Notifier: what ends one connection ends the session or is recovered, but for a logout, after which the
+// target closes them in any order.
 func (b *branch) ConnectionTerminateNotify(err error) {
 	s := b.s
 	s.mu.Lock()
@@ -213,11 +251,14 @@ func (b *branch) ConnectionTerminateNotify(err error) {
 		err = errors.New("closed by the target")
 	}
 	switch {
+	case b.lost:
+	case b.leads:
+		s.downLocked(err)
 	case !b.up:
 		b.fail(fmt.Errorf("%w: %w", iscsi.ErrConnection, err))
 	case s.leaving != nil || s.state == sessionLogout && s.drained == nil:
 	case !s.ending():
-		s.failLocked(err)
+		s.lose(b, err)
 	}
 	s.unlock()
 }
@@ -234,6 +275,9 @@ func (s *Session) spread() *branch {
 	least := s.inFlight
 	for _, b := range s.branches {
 		least -= b.load // what the leading one has
+	}
+	for _, b := range s.rec.lost {
+		least -= b.load
 	}
 	for _, b := range s.branches {
 		if b.load < least {

@@ -17,6 +17,12 @@ type control struct {
 	next *control
 	// stops tells which tasks have ended once the answer is yes; nil if the request stops none.
 	stops func(*Request) bool
+
+	// Until the answer comes bhs is the request's own.
+	via      *branch // the connection that it was sent on; nil: the leading one
+	parked   bool    // waits to be sent
+	moves    bool    // TASK REASSIGN
+	recovery bool    // logout of a lost connection
 }
 
 func newControl() *control { return &control{wake: make(chan struct{})} }
@@ -32,6 +38,11 @@ func (s *Session) sendControl(p *iscsi.PDU, c *control) error { return s.sendCon
 
 // sendControlBy is sendControl by a connection; nil is the leading one.
 func (s *Session) sendControlBy(b *branch, p *iscsi.PDU, c *control) error {
+	return s.sendTask(b, p, c, nil)
+}
+
+// sendTask is sendControlBy with the buffers of a TASK REASSIGN. On a connection that is being recovered a ping or an ABORT TASK waits.
+func (s *Session) sendTask(b *branch, p *iscsi.PDU, c *control, t *iscsi.TaskBuffers) error {
 	if len(s.ctlFree) == 0 {
 		p.Release()
 		return ErrBusy
@@ -42,7 +53,20 @@ func (s *Session) sendControlBy(b *branch, p *iscsi.PDU, c *control) error {
 	sl.ctl, c.want = c, p.Opcode()|0x20 // every answer has its request's opcode, with the target's bit
 	h := iscsi.NOPOut(p.BHS[:])         // ITT stands where it does in all of them
 	h.SetITT(s.tag(i))
-	if err := s.sendBy(b, p, nil); err != nil {
+	c.bhs, c.via = p.BHS, b
+	if s.strands(b) {
+		if p.Release(); c.want == iscsi.OpNOPIn || c.aborts() {
+			s.parkControl(c, nil)
+			return nil
+		}
+		s.freeSlot(sl)
+		return errLostRequest
+	}
+	if err := s.sendBy(b, p, t); err != nil {
+		if errors.Is(err, iscsi.ErrConnection) && !c.moves && s.recovers() {
+			s.lose(b, err) // which sorts c out with the others
+			return nil
+		}
 		s.freeSlot(sl)
 		return err
 	}
@@ -89,12 +113,16 @@ func (s *Session) answer(p *iscsi.PDU) {
 		return
 	}
 	s.freeSlot(sl)
+	task := iscsi.TaskMgmtRequest(c.bhs[:]).RTT()
 	c.bhs = p.BHS
 	c.data = append(c.data, p.Data...)
+	if c.moves {
+		s.reassigned(p, task)
+	}
 	if c.stops != nil {
 		s.tasksStopped(p, c)
 	}
-	if p.Opcode() == iscsi.OpLogoutRsp && s.leaving == nil {
+	if p.Opcode() == iscsi.OpLogoutRsp && s.leaving == nil && !c.recovery {
 		s.leaving = ErrClosed
 	}
 	s.endControl(c, nil)
@@ -123,16 +151,19 @@ func (s *Session) Ping(ctx context.Context) error {
 
 // sendPing sends a NOP-Out with a tag; mu is held. It takes its turn among the commands while the window is open: one for immediate delivery
 // counts as unexpected over iSER, until a PDU that is not immediate follows, and of those the target takes few (RFC 7145, section 8.1.1.3).
-func (s *Session) sendPing() (*control, error) {
+func (s *Session) sendPing() (*control, error) { return s.sendPingBy(nil) }
+
+// sendPingBy is sendPing by a connection; nil is the leading one.
+func (s *Session) sendPingBy(b *branch) (*control, error) {
 	c := newControl()
 	p := s.pdus.get()
 	n := iscsi.NOPOut(p.BHS[:])
 	n.Init()
-	immediate := s.maxCmdSN.Less(s.cmdSN)
+	immediate := s.maxCmdSN.Less(s.cmdSN) || s.rec.headless
 	n.SetImmediate(immediate)
 	n.SetCmdSN(s.cmdSN)
-	n.SetExpStatSN(s.expStatSN)
-	if err := s.sendControl(p, c); err != nil {
+	n.SetExpStatSN(s.statSN(b))
+	if err := s.sendControlBy(b, p, c); err != nil {
 		return nil, err
 	}
 	if !immediate {

@@ -67,7 +67,7 @@ func (s *Session) sweep() {
 	var old *Request
 	for i := range s.slots {
 		r := s.slots[i].req
-		if r != nil && d.tick-r.tick > sweeps && (old == nil || r.cmdSN.Less(old.cmdSN)) {
+		if r != nil && d.tick-r.tick > sweeps && r.todo == nothing && !s.strands(r.via) && (old == nil || r.cmdSN.Less(old.cmdSN)) {
 			old = r
 		}
 	}

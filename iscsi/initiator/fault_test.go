@@ -95,7 +95,7 @@ var blockModel = porcupine.Model{
 }
 
 // TestBlocksAreLinearizableUnderFaults lets clients read and write a few blocks while the network cuts, swallows, corrupts and delays, on TCP with
-// digests and on iSER with CRC, by one path and by two, at ErrorRecoveryLevel 0 and 1, with one connection per session and with several, and checks what they saw: no write that was answered is lost, no read is stale. FAULT_SEED runs one seed again.
+// digests and on iSER with CRC, by one path and by two, at ErrorRecoveryLevel 0, 1 and 2, with one connection per session and with several, and checks what they saw: no write that was answered is lost, no read is stale. FAULT_SEED runs one seed again.
 func TestBlocksAreLinearizableUnderFaults(t *testing.T) {
 	first, runs := uint64(1), uint64(faultRuns)
 	if testing.Short() {
@@ -128,7 +128,7 @@ func faultRun(t *testing.T, seed uint64) {
 	cfg.ReplacementTimeout = 10 * time.Minute
 	cfg.Session.PingInterval, cfg.Session.PingTimeout = time.Second, 2*time.Second
 	cfg.Session.CommandTimeout, cfg.Session.AbortTimeout = 10*time.Second, 3*time.Second
-	cfg.Session.Settings.ErrorRecoveryLevel = int(seed / 8 % 2)
+	cfg.Session.Settings.ErrorRecoveryLevel = int(seed / 8 % 3)
 	cfg.Session.Settings.MaxConnections = 1 + int(seed/16%3)
 	cfg.OnPath = func(e initiator.PathEvent) { s.net.log("%v (%v)", e.PathInfo, e.Err) }
 	d := s.open(cfg, portals...)

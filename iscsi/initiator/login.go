@@ -71,6 +71,7 @@ func loginAt(ctx context.Context, d iscsi.Dialer, cfg Config, discovery bool) (*
 	select {
 	case <-s.up:
 		if s.awaitHandover(ctx); s.Err() == nil {
+			s.beginRecovery(d)
 			s.widen(ctx, d)
 			return s, nil
 		}

@@ -3,6 +3,7 @@ package initiator
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/scsi"
@@ -16,7 +17,7 @@ func (s *Session) ControlNotify(p *iscsi.PDU) {
 		f(false, p)
 	}
 	switch {
-	case s.ending():
+	case s.ending(), s.rec.gone:
 	case s.state == sessionLogin:
 		s.loginStep(p)
 	default:
@@ -104,6 +105,7 @@ func (s *Session) response(p *iscsi.PDU, b *branch) {
 		return
 	}
 	s.freeSlot(sl)
+	s.rec.fruitless = 0
 	var err error
 	switch {
 	case h.Response() != iscsi.ResponseCompleted:
@@ -181,7 +183,7 @@ func (s *Session) pong(b *branch, h iscsi.NOPIn) {
 	n.SetCmdSN(s.cmdSN)
 	n.SetExpStatSN(s.statSN(b))
 	if err := s.sendBy(b, q, nil); err != nil {
-		s.failLocked(err)
+		s.sendFault(b, err)
 	}
 }
 
@@ -193,7 +195,13 @@ func (s *Session) async(p *iscsi.PDU) {
 	switch h.Event() {
 	case iscsi.AsyncLogout:
 		s.targetWantsLogout()
-	case iscsi.AsyncDropConnection, iscsi.AsyncDropSession:
+	case iscsi.AsyncDropConnection:
+		if s.recovers() {
+			s.dropped(h.Parameter1(), time.Duration(h.Parameter2())*time.Second)
+			return
+		}
+		s.failLocked(ErrDropped)
+	case iscsi.AsyncDropSession:
 		s.failLocked(ErrDropped)
 	case iscsi.AsyncSense, iscsi.AsyncNegotiate, iscsi.AsyncTaskTerminated, iscsi.AsyncVendor:
 		// Sense data is told again as unit attention; the others are not asked for by what was negotiated.
@@ -266,6 +274,6 @@ func (s *Session) plug(sn iscsi.SN) {
 	n.SetCmdSN(sn)
 	n.SetExpStatSN(s.expStatSN)
 	if err := s.sendControl(p, c); err != nil {
-		s.failLocked(err)
+		s.sendFault(nil, err)
 	}
 }

@@ -48,8 +48,11 @@ type Session struct {
 	alive    alive
 	branches []*branch
 	deadline deadline
+	rec      recovery
 
-	width atomic.Int32 // connections
+	width     atomic.Int32 // connections
+	recovered atomic.Uint64
+	lender    atomic.Pointer[iscsi.Datamover] // the leading connection's
 
 	// wg counts the goroutines that see a command or a logout to its end.
 	wg sync.WaitGroup
@@ -93,8 +96,12 @@ func newSession(dm iscsi.Datamover, cfg Config) *Session {
 			s.ctlFree = append(s.ctlFree, uint16(i))
 		}
 	}
+	s.lend(dm)
 	return s
 }
+
+// lend makes a Datamover the one that Alloc and Info ask.
+func (s *Session) lend(dm iscsi.Datamover) { s.lender.Store(&dm) }
 
 // tag is the ITT of a slot, of a new generation.
 func (s *Session) tag(i uint16) uint32 {
@@ -118,12 +125,18 @@ func (s *Session) lookup(itt uint32) *slot {
 // Params are what was agreed at login.
 func (s *Session) Params() *iscsi.Params { return s.params }
 
-// Info describes the connection.
-func (s *Session) Info() iscsi.DatamoverInfo { return s.dm.Info() }
+// Info describes the connection, of several the leading one.
+func (s *Session) Info() iscsi.DatamoverInfo { return (*s.lender.Load()).Info() }
 
 // Alloc lends memory for command data, registered with the Datamover, so that data moves without a copy. It never waits:
-// iscsi.ErrNoMemory when the connection's share is used up.
-func (s *Session) Alloc(n int) (iscsi.Buffer, error) { return s.dm.Alloc(n) }
+// iscsi.ErrNoMemory when the connection's share is used up. While a lost connection is recovered it is ordinary memory.
+func (s *Session) Alloc(n int) (iscsi.Buffer, error) {
+	b, err := (*s.lender.Load()).Alloc(n)
+	if err != nil && errors.Is(err, iscsi.ErrConnection) && s.recovering() {
+		return &memory{make([]byte, n)}, nil
+	}
+	return b, err
+}
 
 // Done is closed when the session has ended and all its commands have.
 func (s *Session) Done() <-chan struct{} { return s.done }
@@ -194,6 +207,9 @@ func (s *Session) endLocked(err error) {
 	s.state, s.cause = sessionEnding, err
 	s.unwatch()
 	s.unwatchCommands()
+	if s.rec.quit != nil {
+		s.rec.quit()
+	}
 	if !told {
 		s.log.Warn("iscsi session ends", "target", s.cfg.TargetName, "portal", s.cfg.Addr, "cause", err)
 	}
@@ -204,7 +220,7 @@ func (s *Session) endLocked(err error) {
 func (s *Session) finish() {
 	<-s.dm.Done()
 	s.mu.Lock()
-	branches := s.branches // no more come
+	branches := append(s.branches[:len(s.branches):len(s.branches)], s.rec.lost...) // no more come
 	s.unlock()
 	for _, b := range branches {
 		<-b.dm.Done()
@@ -275,6 +291,7 @@ func (s *Session) freeSlot(sl *slot) {
 		if b := sl.req.via; b != nil {
 			b.load--
 		}
+		sl.req.todo = nothing
 	} else {
 		s.ctlFree = append(s.ctlFree, sl.index)
 	}
@@ -284,19 +301,31 @@ func (s *Session) freeSlot(sl *slot) {
 // ConnectionTerminateNotify implements iscsi.Notifier.
 func (s *Session) ConnectionTerminateNotify(err error) {
 	s.mu.Lock()
+	if !s.rec.gone {
+		s.downLocked(err)
+	}
+	s.unlock()
+}
+
+// downLocked is the end of the leading connection, by the other side or a failure.
+func (s *Session) downLocked(err error) {
+	if err == nil && s.leaving == nil {
+		err = errClosedByTarget
+	}
+	if !s.ending() && s.recovers() {
+		s.lose(nil, err)
+		return
+	}
 	if !s.ending() {
 		switch {
 		case s.leaving != nil: // after a logout either side may be the first to close
 			err = s.leaving
-		case err == nil:
-			err = errClosedByTarget
 		}
 		for _, b := range s.branches {
 			b.dm.ConnectionTerminate(false)
 		}
 		s.endLocked(err)
 	}
-	s.unlock()
 }
 
 // DataCompletionNotify implements iscsi.Notifier; it is for targets.

@@ -28,7 +28,7 @@ func (s *Session) submit(lun uint64, reqs []*Request) error {
 func (s *Session) push(r *Request, lun uint64) {
 	r.lun, r.state, r.Err, r.Status, r.senseLen = lun, requestQueued, nil, 0, 0
 	r.Residual, r.Overflow, r.BidiResidual, r.BidiOverflow = 0, false, 0, false
-	r.sent, r.late, r.resent = false, false, 0
+	r.sent, r.late, r.resent, r.todo = false, false, 0, nothing
 	if s.cfg.Hooks.Command != nil {
 		r.begun = time.Now()
 	}
@@ -55,7 +55,10 @@ func (s *Session) settle() {
 
 // pump sends queued commands while there are slots and the target's window is open.
 func (s *Session) pump() {
-	for s.queue.head != nil && len(s.free) > 0 && s.cmdSN.LessEqual(s.maxCmdSN) && !s.ending() {
+	if s.adopts() {
+		s.adopt()
+	}
+	for s.queue.head != nil && len(s.free) > 0 && s.cmdSN.LessEqual(s.maxCmdSN) && !s.ending() && !s.rec.headless {
 		r := s.queue.head
 		s.queue.remove(r)
 		if !s.send(r) {
@@ -91,7 +94,7 @@ func (s *Session) send(r *Request) bool {
 func (s *Session) sendAgain(r *Request) {
 	s.mover(r).DeallocateTaskResources(r.itt) // what is still to be sent of it, too
 	if err := s.transmit(r); err != nil && !s.ending() {
-		s.failLocked(err)
+		s.sendFault(r.via, err)
 	}
 }
 
@@ -146,7 +149,7 @@ func (s *Session) transmit(r *Request) error {
 		d.SetOffset(uint32(off))
 		q.Data = r.Out.Bytes()[off : off+n]
 		if err := s.sendBy(r.via, q, nil); err != nil {
-			s.failLocked(err)
+			s.sendFault(r.via, err)
 			return nil
 		}
 		off += n
@@ -173,8 +176,8 @@ func (s *Session) unsolicited(n, maxData int) (imm, unsol int) {
 // sendFailed undoes a command that the Datamover did not take. One that only lacks memory waits for others to end.
 func (s *Session) sendFailed(r *Request, sl *slot, err error) bool {
 	if errors.Is(err, iscsi.ErrConnection) {
-		s.failLocked(err) // finish ends r with the others
-		return false
+		s.lose(r.via, err) // r goes on when the connection is recovered, or finish ends it with the others
+		return !s.ending()
 	}
 	s.freeSlot(sl)
 	s.cmdSN-- // the number was not seen by anybody

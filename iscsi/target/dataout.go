@@ -250,6 +250,9 @@ func (t *task) failWith(code scsi.Code) {
 func (c *conn) unsolicited(p *iscsi.PDU) {
 	h := iscsi.DataOutPDU(p.BHS[:])
 	t := c.tasks[h.ITT()]
+	if t == nil && len(c.held) > 0 && c.holdData(p) {
+		return
+	}
 	if t == nil {
 		c.log.Debug("data-out of no task", "itt", h.ITT())
 		p.Release()

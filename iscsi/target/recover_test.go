@@ -151,7 +151,7 @@ func TestConnectionsShareTheNumbering(t *testing.T) {
 		require.Equal(t, 2, s.Status().Sessions[0].Connections)
 		want := pattern(4096, 1)
 		first, second := h.cmdSN, h.cmdSN+1
-		h.command(b, cmd{cdb: read10(0, 8), read: 4096, cmdSN: &second})
+		h.command(b, cmd{cdb: read10(0, 8), read: 4096, attr: iscsi.AttrOrdered, cmdSN: &second}) // of SIMPLE ones either may be executed first
 		b.nop(0x7777, nil)
 		require.Equal(t, iscsi.OpNOPIn, b.pdu(iscsi.OpNOPIn).Opcode()) // the read waits for its turn
 		h.command(a, cmd{cdb: write10(0, 8), write: want, immediate: 4096, cmdSN: &first})
@@ -899,4 +899,34 @@ func (p *peer) disk2() *peer {
 	p.login(normalKeys("MaxRecvDataSegmentLength", "8192", "MaxBurstLength", "65536")...)
 	p.settle(0)
 	return p
+}
+
+// TestUnsolicitedDataOfACommandAheadOfItsTurn is kept with it: Data-Out PDUs have no CmdSN, and do not wait for the other connection.
+func TestUnsolicitedDataOfACommandAheadOfItsTurn(t *testing.T) {
+	for _, level := range []string{"0", "2"} {
+		m := memory(t, 1<<20)
+		inBubble(t, nil, []store.Store{m}, func(t *testing.T, s *Server) {
+			h := newHost(t, s)
+			a := h.open(0, level2("ErrorRecoveryLevel", level)...)
+			b := h.open(1)
+			want := pattern(8192, 3)
+			first, second := h.cmdSN, h.cmdSN+1
+			begun := time.Now()
+			itt := h.command(b, cmd{cdb: write10(0, 16), write: want, immediate: 4096, more: true, cmdSN: &second})
+			b.dataOut(itt, 0, 4096, want[4096:], true)
+			b.nop(0x7777, nil)
+			require.Equal(t, iscsi.OpNOPIn, b.pdu(iscsi.OpNOPIn).Opcode())
+			h.command(a, cmd{cdb: make([]byte, 6), cmdSN: &first})
+			require.Zero(t, a.response().Status())
+			require.Zero(t, b.response().Status())
+			require.Zero(t, time.Since(begun), "nothing was asked for again")
+			got := make([]byte, len(want))
+			_, err := m.ReadAt(got, 0)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			h.cmdSN += 2
+			a.cmdSN = h.cmdSN
+			a.leave()
+		})
+	}
 }

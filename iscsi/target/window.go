@@ -10,6 +10,40 @@ import (
 type heldPDU struct {
 	pdu  *iscsi.PDU
 	conn *conn
+	data []*iscsi.PDU // unsolicited Data-Out of the command, which does not wait for its turn
+	size int          // octets of it
+}
+
+// maxHeldData is how many PDUs of unsolicited data are kept with a command that came ahead of its turn.
+const maxHeldData = 128
+
+// release gives all of it up.
+func (h *heldPDU) release() {
+	if h.pdu != nil {
+		h.pdu.Release()
+	}
+	for _, p := range h.data {
+		p.Release()
+	}
+	h.pdu, h.data = nil, nil
+}
+
+// holdData keeps unsolicited data whose command has not had its turn: another connection's requests come before it. It tells whether it
+// has taken p. c.mu is held.
+func (c *conn) holdData(p *iscsi.PDU) bool {
+	itt := iscsi.BHS(p.BHS[:]).ITT()
+	for sn, h := range c.held {
+		if h.pdu == nil || h.conn != c || h.pdu.Opcode() != iscsi.OpSCSICommand || iscsi.BHS(h.pdu.BHS[:]).ITT() != itt {
+			continue
+		}
+		if len(h.data) == maxHeldData || h.size+len(p.Data) > c.params.FirstBurstLength {
+			return false
+		}
+		h.data, h.size = append(h.data, p), h.size+len(p.Data)
+		c.held[sn] = h
+		return true
+	}
+	return false
 }
 
 // request takes one PDU of full feature phase: by itself, then by its number (RFC 7143, section 4.2.2.1). c.mu is held.
@@ -87,8 +121,8 @@ func (c *conn) plug(sn iscsi.SN) {
 	case sn == c.expCmdSN:
 		c.expCmdSN++
 	default:
-		if h, ok := c.held[sn]; ok && h.pdu != nil {
-			h.pdu.Release()
+		if h, ok := c.held[sn]; ok {
+			h.release()
 		}
 		c.hold(sn, nil)
 	}
@@ -99,7 +133,7 @@ func (c *conn) hold(sn iscsi.SN, p *iscsi.PDU) {
 	if c.held == nil {
 		c.held = make(map[iscsi.SN]heldPDU)
 	}
-	c.held[sn] = heldPDU{p, c}
+	c.held[sn] = heldPDU{pdu: p, conn: c}
 }
 
 // nextHeld delivers what was held and has its turn now.
@@ -111,12 +145,15 @@ func (c *conn) nextHeld() {
 		}
 		delete(c.held, c.expCmdSN)
 		if h.pdu != nil && h.conn.state != stateFull {
-			h.pdu.Release() // its connection has gone: the initiator will send it on another
+			h.release() // its connection has gone: the initiator will send it on another
 			return
 		}
 		c.expCmdSN++
 		if h.pdu != nil {
 			h.conn.deliver(h.pdu)
+		}
+		for _, p := range h.data {
+			h.conn.unsolicited(p)
 		}
 	}
 }
@@ -126,7 +163,7 @@ func (c *conn) nextHeld() {
 func (c *conn) discardHeld() {
 	for sn, h := range c.held {
 		if h.conn == c && h.pdu != nil {
-			h.pdu.Release()
+			h.release()
 			delete(c.held, sn)
 		}
 	}
