@@ -70,6 +70,7 @@ var table = []leg{
 	{name: "faults", programs: []string{"cmd/iwarp", "cmd/iserd", "tests/interop/peer"}, also: []setting{plain}},
 	{name: "throughput", programs: []string{"cmd/iserd", "tests/interop/peer"}, long: true, also: []setting{plainJumbo}},
 	{name: "rping", programs: []string{"cmd/iwarp"}, also: []setting{plain, plainJumbo, crcJumbo, p2p}},
+	{name: "attach", programs: []string{"cmd/iserd", "cmd/iser", "tests/interop/peer"}, long: true},
 	{name: "verbs", programs: []string{"cmd/iserd", "cmd/iser", "cmd/iwarp"}, verbs: true, also: []setting{plain}},
 }
 

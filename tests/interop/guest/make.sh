@@ -114,7 +114,8 @@ echo 'hosts: files' >"$stage/etc/nsswitch.conf"
 
 # The modules that the legs use and all that these need; uncompressed, since emulation unpacks slowly.
 modules="ib_iser ib_isert iscsi_tcp iscsi_target_mod target_core_mod target_core_file rdma_ucm ib_uverbs rdma_cm iw_cm rdma_rxe sd_mod sg dummy veth
-	9p 9pnet_virtio virtio_pci virtio_blk virtio_rng virtio_console crc32c_generic crc32c-intel crc32c libcrc32c crc32_generic af_packet ext4 configfs tcp_diag"
+	9p 9pnet_virtio virtio_pci virtio_blk virtio_rng virtio_console crc32c_generic crc32c-intel crc32c libcrc32c crc32_generic af_packet ext4 configfs tcp_diag
+	nbd xfs"
 kmods=$work/kmods
 mkdir -p "$kmods/lib/modules/$release/extra" "$stage/usr/lib/modules/$release"
 cp -a "$work/image/lib/modules/$release/." "$kmods/lib/modules/$release/"

@@ -7,6 +7,7 @@
 //	peer write DISK LOG N    write, and note what was acknowledged as durable
 //	peer verify IMAGE LOG    hold an image to that log
 //	peer io DISK HOW N       random I/O of 4 KiB, HOW is read or write; prints I/Os per second
+//	peer fsx FILE HOW SEED   change a file at random and compare it with what it should be; HOW is a number of changes or a time
 //	peer faults ADDR WHOSE   do wrong things to an rping server, of siw or ours
 //	peer provoke ADDR        have our stack do one to siw, and show what it says of the answer
 //	peer bad-first ADDR      a first FPDU that is none
@@ -63,6 +64,12 @@ func (o options) run(ctx context.Context, args []string) error {
 			return err
 		}
 		return randomIO(args[1], args[2], n)
+	case "fsx":
+		seed, err := strconv.ParseUint(args[3], 10, 64)
+		if err != nil {
+			return err
+		}
+		return exercise(args[1], args[2], seed)
 	case "faults":
 		return o.runFaults(ctx, args[1], args[2])
 	case "provoke":
