@@ -24,9 +24,11 @@ func lead(t *testing.T, tr *transcript, addr, level, connections string, more ..
 	if len(more) == 0 {
 		more = []string{"DefaultTime2Retain=20"}
 	}
-	agreed, tsih := a.login(login{isid: s.isid, cid: 1, cmdSN: 1, keys: names(append([]string{"MaxConnections=" + connections,
+	agreed, tsih := a.login(login{isid: s.isid, cid: 1, cmdSN: 1, keys: names(append([]string{
+		"MaxConnections=" + connections,
 		"ErrorRecoveryLevel=" + level, "MaxRecvDataSegmentLength=1024", "MaxBurstLength=4096", "FirstBurstLength=4096", "InitialR2T=Yes",
-		"ImmediateData=Yes", "DefaultTime2Wait=0"}, more...)...)})
+		"ImmediateData=Yes", "DefaultTime2Wait=0",
+	}, more...)...)})
 	require.Equal(t, []string{connections, level}, []string{agreed["MaxConnections"], agreed["ErrorRecoveryLevel"]})
 	s.tsih = tsih
 	a.attention(1, 1)
@@ -37,8 +39,10 @@ func lead(t *testing.T, tr *transcript, addr, level, connections string, more ..
 func (s *session) join(name string, cid uint16, cmdSN uint32) *wire {
 	s.t.Helper()
 	b := dial(s.t, s.tr, name, s.addr)
-	_, tsih := b.login(login{isid: s.isid, tsih: s.tsih, cid: cid, cmdSN: cmdSN, keys: []string{"InitiatorName=" + initiatorName,
-		"TargetName=" + targetName, "MaxRecvDataSegmentLength=1024"}})
+	_, tsih := b.login(login{isid: s.isid, tsih: s.tsih, cid: cid, cmdSN: cmdSN, keys: []string{
+		"InitiatorName=" + initiatorName,
+		"TargetName=" + targetName, "MaxRecvDataSegmentLength=1024",
+	}})
 	require.Equal(s.t, s.tsih, tsih)
 	return b
 }
@@ -153,8 +157,10 @@ func TestJoin(t *testing.T) {
 	tr.note("another ISID")
 	dial(t, tr, "C", s.addr).refused(login{isid: other, tsih: s.tsih, cid: 2, cmdSN: 2, keys: keys}, 2, 0x0a)
 	tr.note("another initiator")
-	dial(t, tr, "D", s.addr).refused(login{isid: s.isid, tsih: s.tsih, cid: 2, cmdSN: 2, keys: []string{"InitiatorName=iqn.2026-11.example.rawpeer:thief",
-		"TargetName=" + targetName}}, 2, 0x0a)
+	dial(t, tr, "D", s.addr).refused(login{isid: s.isid, tsih: s.tsih, cid: 2, cmdSN: 2, keys: []string{
+		"InitiatorName=iqn.2026-11.example.rawpeer:thief",
+		"TargetName=" + targetName,
+	}}, 2, 0x0a)
 	tr.note("one connection more than MaxConnections")
 	b := s.join("E", 2, 2)
 	dial(t, tr, "F", s.addr).refused(login{isid: s.isid, tsih: s.tsih, cid: 3, cmdSN: 2, keys: keys}, 2, 0x06)
@@ -232,8 +238,10 @@ func TestReinstatedSession(t *testing.T) {
 	c.send(testUnitReady(2, 51))
 	c.good(2)
 	tr.note("the old session does not exist any more")
-	dial(t, tr, "D", s.addr).refused(login{isid: s.isid, tsih: s.tsih, cid: 3, cmdSN: 2, keys: []string{"InitiatorName=" + initiatorName,
-		"TargetName=" + targetName}}, 2, 0x0a)
+	dial(t, tr, "D", s.addr).refused(login{isid: s.isid, tsih: s.tsih, cid: 3, cmdSN: 2, keys: []string{
+		"InitiatorName=" + initiatorName,
+		"TargetName=" + targetName,
+	}}, 2, 0x0a)
 }
 
 // async reads the Asynchronous Message by which a target tells on one connection that it has dropped another; it SHOULD (RFC 7143,
@@ -387,6 +395,8 @@ func TestSessionTimesOut(t *testing.T) {
 	b.close()
 	tr.note("Time2Wait (2 s) and Time2Retain (1 s) pass, and a second more")
 	<-time.After(4 * time.Second) // as above
-	dial(t, tr, "C", s.addr).refused(login{isid: s.isid, tsih: s.tsih, cid: 1, cmdSN: 3, keys: []string{"InitiatorName=" + initiatorName,
-		"TargetName=" + targetName}}, 2, 0x0a)
+	dial(t, tr, "C", s.addr).refused(login{isid: s.isid, tsih: s.tsih, cid: 1, cmdSN: 3, keys: []string{
+		"InitiatorName=" + initiatorName,
+		"TargetName=" + targetName,
+	}}, 2, 0x0a)
 }

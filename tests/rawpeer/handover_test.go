@@ -9,9 +9,11 @@ import (
 // rdmaKeys are what an initiator offers that wants iSER on this connection (RFC 7145, section 6): RDMAExtensions first of the
 // operational keys.
 func rdmaKeys(more ...string) []string {
-	return names(append([]string{"RDMAExtensions=Yes", "InitiatorRecvDataSegmentLength=8192", "TargetRecvDataSegmentLength=8192",
+	return names(append([]string{
+		"RDMAExtensions=Yes", "InitiatorRecvDataSegmentLength=8192", "TargetRecvDataSegmentLength=8192",
 		"MaxOutstandingUnexpectedPDUs=8", "InitialR2T=Yes", "ImmediateData=Yes", "MaxBurstLength=65536", "FirstBurstLength=8192",
-		"ErrorRecoveryLevel=0", "DefaultTime2Wait=0", "DefaultTime2Retain=20"}, more...)...)
+		"ErrorRecoveryLevel=0", "DefaultTime2Wait=0", "DefaultTime2Retain=20",
+	}, more...)...)
 }
 
 // offered logs in and insists that the target agrees to iSER.
@@ -332,4 +334,40 @@ func TestHandoverDeclined(t *testing.T) {
 	b.send(logoutRequest(0, 2, 1, 0))
 	b.want(opLogoutRsp)
 	b.ended()
+}
+
+// TestHandoverTwoConnections: iSER is the session's, so the second connection hands over without the key (RFC 7145, section 5.1); both
+// share one sequence of CmdSN.
+func TestHandoverTwoConnections(t *testing.T) {
+	tr := record(t, "RFC 7145, 5.1: a second connection of an iSER session, without RDMAExtensions")
+	addr := serve(t)
+	a := dial(t, tr, "A", addr)
+	agreed, tsih := a.login(login{isid: firstISID, cid: 1, cmdSN: 1, keys: rdmaKeys("MaxConnections=2")})
+	require.Equal(t, []string{"Yes", "2"}, []string{agreed["RDMAExtensions"], agreed["MaxConnections"]})
+	s := a.request(mpaCRC, 1, nil)
+	s.sendPDU(testUnitReady(1, 1))
+	s.pdu(opSCSIResp) // the unit attention
+	b := dial(t, tr, "B", addr)
+	agreed, _ = b.login(login{isid: firstISID, tsih: tsih, cid: 2, cmdSN: 2, keys: []string{"InitiatorName=" + initiatorName, "TargetName=" + targetName}})
+	require.NotContains(t, agreed, "RDMAExtensions")
+	r := b.request(mpaCRC, 1, nil)
+	tr.note("3 on B waits for 2 on A")
+	const stag, base = 0x0e0e0e01, 4096
+	r.sendWith(iserHeader(0, 0, stag, base), read10(3, 3, 0, 2))
+	r.sendPDU(nopOut(0x100, 4, "still there?"))
+	p, _ := r.pdu(opNopIn)
+	require.Equal(t, uint32(2), p.expCmdSN())
+	s.sendPDU(testUnitReady(2, 2))
+	s.response(2, 0)
+	r.written(stag, base, 1024)
+	r.response(3, stag)
+	tr.note("logout of B, on B; A goes on")
+	r.sendPDU(logoutRequest(1, 4, 4, 2))
+	p, _ = r.pdu(opLogoutRsp)
+	require.Zero(t, p.bhs[2])
+	b.ended()
+	s.sendPDU(testUnitReady(5, 4))
+	s.response(5, 0)
+	s.logout(6, 5)
+	a.ended()
 }

@@ -10,9 +10,11 @@ import (
 func recovering(t *testing.T, tr *transcript, addr, level string, more ...string) *wire {
 	t.Helper()
 	a := dial(t, tr, "A", addr)
-	agreed, _ := a.login(login{isid: firstISID, cid: 1, cmdSN: 1, keys: names(append([]string{"HeaderDigest=CRC32C", "DataDigest=CRC32C",
+	agreed, _ := a.login(login{isid: firstISID, cid: 1, cmdSN: 1, keys: names(append([]string{
+		"HeaderDigest=CRC32C", "DataDigest=CRC32C",
 		"ErrorRecoveryLevel=" + level, "MaxRecvDataSegmentLength=1024", "MaxBurstLength=4096", "FirstBurstLength=4096", "InitialR2T=Yes",
-		"DefaultTime2Wait=0", "DefaultTime2Retain=20", "MaxOutstandingR2T=1"}, more...)...)})
+		"DefaultTime2Wait=0", "DefaultTime2Retain=20", "MaxOutstandingR2T=1",
+	}, more...)...)})
 	require.Equal(t, []string{level, "CRC32C", "CRC32C"}, []string{agreed["ErrorRecoveryLevel"], agreed["HeaderDigest"], agreed["DataDigest"]})
 	a.hd, a.dd = true, true
 	a.attention(1, 1)

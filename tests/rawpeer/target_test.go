@@ -24,8 +24,6 @@ type target struct {
 	helloRequired    bool
 	statSN, expCmdSN uint32
 	disk             []byte
-	itt              uint32 // of the command that is being answered
-	lun              [8]byte
 }
 
 func newTarget(t *testing.T, tr *transcript, l *net.TCPListener) *target {
