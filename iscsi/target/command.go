@@ -101,7 +101,8 @@ func (c *conn) checkUnsolicited(t *task, p *iscsi.PDU, final bool) {
 // answer sends a task's SCSI Response (RFC 7143, section 11.4), behind the data-in that was kept back.
 // c.mu is held; end follows.
 func (c *conn) answer(t *task, r *scsi.Result) {
-	t.flush()
+	own := c.fencing && t.fenced(r)
+	t.flush(!c.holds(own))
 	c.uncount(t)
 	p := c.pdus.get()
 	h := iscsi.SCSIResponse(p.BHS[:])
@@ -130,10 +131,19 @@ func (c *conn) answer(t *task, r *scsi.Result) {
 	if c.meter != nil {
 		c.measure(t, r)
 	}
+	var kept *outcome
 	if c.params.ErrorRecoveryLevel == 2 {
-		c.keepOutcome(t, p)
+		kept = c.outcomeOf(t, p)
 	}
-	c.respond(p)
+	c.handOver(handed{c, p, kept, t.place(), own})
+}
+
+// place is what the task took of its session while it was in progress.
+func (t *task) place() place {
+	if t.immediate {
+		return immediatePlace
+	}
+	return windowPlace
 }
 
 // setResiduals compares what the command moves with what the initiator expected (RFC 7143, section 11.4.5).

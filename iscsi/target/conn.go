@@ -194,6 +194,7 @@ func (c *conn) finish() {
 		}
 	}
 	c.discardHeld()
+	c.closedFence()
 	c.endTasks()
 	c.text = textState{}
 	c.shared.closed = append(c.shared.closed, c)

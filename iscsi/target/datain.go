@@ -346,12 +346,12 @@ func (t *task) putPieces(o outgoing, final, more bool) error {
 	return nil
 }
 
-// flush sends what was kept back, as the last of the data-in. c.mu is held.
-func (t *task) flush() {
+// flush sends what was kept back, as the last of the data-in; more tells that the response follows at once. c.mu is held.
+func (t *task) flush(more bool) {
 	if d := &t.in; d.pending {
 		last := d.last
 		d.last, d.pending = outgoing{}, false
-		_ = t.put(last, true, true) // an error is the connection's end, which is told by the Datamover
+		_ = t.put(last, true, more) // an error is the connection's end, which is told by the Datamover
 	}
 }
 

@@ -50,6 +50,7 @@ func (c *conn) beginLogin() {
 			MaxConnections:        l.SessionConnections,
 			ErrorRecoveryLevel:    max(l.ErrorRecoveryLevel, 0),
 			DefaultTime2Retain:    l.Time2Retain,
+			TaskReporting:         []string{"ResponseFence", "RFC3720"},
 		},
 		RDMA:     info.RDMA,
 		Handover: info.Handover,
@@ -200,6 +201,7 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 	} else {
 		c.sess, c.node, c.discovery = ss, n, params.Discovery
 		c.conns = append(c.conns, c)
+		c.fencing = params.TaskReporting == "ResponseFence"
 		c.expCmdSN = m.CmdSN()
 		c.maxCmdSN = c.expCmdSN - 1
 		c.window()

@@ -37,6 +37,7 @@ func (c *conn) logoutRequest(p *iscsi.PDU) {
 
 // logoutSession ends the session.
 func (c *conn) logoutSession(itt uint32) {
+	c.letGo(nil)
 	for _, o := range c.conns {
 		o.logout = true
 		o.expire()
@@ -63,6 +64,7 @@ func (c *conn) logoutSession(itt uint32) {
 
 // logoutConnection ends one connection and its tasks.
 func (c *conn) logoutConnection(itt uint32, o *conn) {
+	c.letGo(o)
 	o.logout = true
 	o.expire()
 	o.clearTasks()

@@ -27,6 +27,7 @@ func (c *conn) nopOut(p *iscsi.PDU) {
 	case h.TTT() == iscsi.ReservedTag: // its ExpStatSN was all it had to say
 	case c.ping.open && h.TTT() == c.ping.ttt:
 		c.ping.open = false
+		c.acknowledged()
 	default:
 		c.reject(p, iscsi.RejectInvalidField, "answers no NOP-In")
 		return

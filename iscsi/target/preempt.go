@@ -70,6 +70,7 @@ func (c *conn) abortForOther(affected func(*task) bool, wait time.Duration) (fou
 		}
 		c.abort(t)
 	}
+	c.fenceNext = c.fenceNext || found && c.fencing
 	return found, found && told
 }
 
@@ -93,5 +94,5 @@ func (c *conn) tellAborted(t *task) {
 	c.counters.Failed++
 	c.uncount(t)
 	t.told = true
-	c.respond(p)
+	c.handOver(handed{conn: c, pdu: p, takes: t.place()})
 }

@@ -185,12 +185,12 @@ type command struct {
 	inLen, outLen int64
 }
 
-// keepOutcome keeps a response that is about to be sent. c.mu is held.
-func (c *conn) keepOutcome(t *task, p *iscsi.PDU) {
+// outcomeOf is what to keep of a response that is about to be sent; nil: nothing. c.mu is held.
+func (c *conn) outcomeOf(t *task, p *iscsi.PDU) *outcome {
 	if t.immediate || c.ending {
-		return
+		return nil
 	}
-	o := &outcome{itt: t.itt, statSN: uint32(c.statSN), in: t.rec.in}
+	o := &outcome{itt: t.itt, in: t.rec.in}
 	o.rsp.BHS = p.BHS
 	o.rsp.Data = append([]byte(nil), p.Data...)
 	switch {
@@ -201,7 +201,7 @@ func (c *conn) keepOutcome(t *task, p *iscsi.PDU) {
 		o.cmd = command{t.lun, t.cmdSN, append([]byte(nil), t.cdb...), t.read, t.write, t.inLen, t.outLen}
 	}
 	t.rec.copy, t.rec.in.marks = nil, nil
-	c.keep(o)
+	return o
 }
 
 func (c *conn) keep(o *outcome) {

@@ -35,6 +35,11 @@ type shared struct {
 	manage  map[uint32]struct{}
 	meter   *Meter // nil: nothing is measured
 
+	fencing   bool   // TaskReporting=ResponseFence
+	fence     *fence // under way; nil: none
+	fenceNext bool   // the next response needs one: another session has aborted tasks of this one
+	swept     []*function // those that older commands may come behind
+
 	draining   bool  // what ends the session waits for the last task: no new commands
 	drainCause error // why
 	counters   Counters
@@ -158,6 +163,7 @@ func (h *shared) loseSession(cause error) {
 
 // dropSession ends the session in order, telling the initiator on each connection. The session's lock is held.
 func (h *shared) dropSession(cause error) {
+	h.letGo(nil)
 	h.ending = true
 	for _, o := range h.conns {
 		o.expire()

@@ -70,7 +70,7 @@ func (c *conn) manageTasks(p *iscsi.PDU) {
 	case managed, c.tasks[f.itt] != nil:
 		c.reject(p, iscsi.RejectTaskInProgress, "ITT in use")
 		return
-	case len(c.manage) >= c.srv.cfg.Limits.Immediate:
+	case len(c.manage)+c.functions() >= c.srv.cfg.Limits.Immediate:
 		c.reject(p, iscsi.RejectTooManyImm, "too many task management functions")
 		return
 	}
@@ -108,6 +108,7 @@ func (c *conn) manageTasks(p *iscsi.PDU) {
 			t.closing = t.closing || f.affects(t)
 		}
 		c.dropHeld(f)
+		c.sweep(f)
 		c.srv.work.Go(func() { c.abortTasks(f) })
 	case iscsi.TaskReassign:
 		c.reassign(f, rtt, expDataSN)
@@ -183,7 +184,45 @@ func (c *conn) managed(f *function, code iscsi.TaskResponse, info ...byte) {
 	h.SetITT(f.itt)
 	h.SetResponse(code)
 	copy(h.AdditionalInfo(), info)
-	c.respond(p)
+	if f.fn == iscsi.TaskReassign { // the task goes on behind it: nothing that SCSI hears of
+		c.respond(p)
+		return
+	}
+	c.handOver(handed{conn: c, pdu: p, takes: functionPlace, own: f.multiple()})
+}
+
+// multiple tells the functions that abort any number of tasks, whose responses have a fence (RFC 7143, section 4.2.2.3.4).
+func (f *function) multiple() bool {
+	switch f.fn {
+	case iscsi.AbortTaskSet, iscsi.ClearTaskSet, iscsi.LogicalUnitReset, iscsi.TargetWarmReset, iscsi.TargetColdReset:
+		return true
+	}
+	return false
+}
+
+// sweep has commands dropped when they come that are older than the function: other connections may be slower than the one that brought it
+// (RFC 7143, section 4.2.3.3, step b). c.mu is held.
+func (c *conn) sweep(f *function) {
+	if !c.expCmdSN.Less(f.cmdSN) {
+		return
+	}
+	c.swept = slices.DeleteFunc(c.swept, func(o *function) bool { return o.unit == f.unit && o.cmdSN.LessEqual(f.cmdSN) })
+	c.swept = append(c.swept, f)
+}
+
+// sweeps tells whether a command is one of those. c.mu is held.
+func (c *conn) sweeps(p *iscsi.PDU) bool {
+	h := iscsi.SCSICommand(p.BHS[:])
+	c.swept = slices.DeleteFunc(c.swept, func(f *function) bool { return !c.expCmdSN.LessEqual(f.cmdSN) })
+	if h.Immediate() {
+		return false
+	}
+	for _, f := range c.swept {
+		if h.CmdSN().Less(f.cmdSN) && f.covers(c.unit(h.LUN())) {
+			return true
+		}
+	}
+	return false
 }
 
 // abortTask is ABORT TASK (RFC 7143, section 11.6.1, cases a to c). c.mu is held.
@@ -274,6 +313,10 @@ func (c *conn) abortTasks(f *function) {
 
 	c.mu.Lock()
 	delete(c.manage, f.itt)
+	if f.fn == iscsi.ITNexusReset {
+		c.letGo(nil)
+		c.fenceNext = false
+	}
 	c.managed(f, iscsi.TaskComplete)
 	if f.fn == iscsi.ITNexusReset { // RFC 7144, section 6.3: all its connections are dropped
 		c.ending = true

@@ -65,6 +65,9 @@ func (c *conn) request(p *iscsi.PDU) {
 		if len(c.rec.kept) > 0 {
 			c.forgetKept()
 		}
+		if c.fence != nil {
+			c.acknowledged()
+		}
 	}
 	switch p.Opcode() {
 	case iscsi.OpDataOut:
@@ -195,6 +198,10 @@ func (c *conn) deliver(p *iscsi.PDU) {
 	}
 	switch op {
 	case iscsi.OpSCSICommand:
+		if len(c.swept) > 0 && c.sweeps(p) {
+			p.Release()
+			return
+		}
 		c.command(p)
 	case iscsi.OpTaskMgmtReq:
 		c.manageTasks(p)
