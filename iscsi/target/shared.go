@@ -35,9 +35,9 @@ type shared struct {
 	manage  map[uint32]struct{}
 	meter   *Meter // nil: nothing is measured
 
-	fencing   bool   // TaskReporting=ResponseFence
-	fence     *fence // under way; nil: none
-	fenceNext bool   // the next response needs one: another session has aborted tasks of this one
+	fencing   bool        // TaskReporting=ResponseFence
+	fence     *fence      // under way; nil: none
+	fenceNext bool        // the next response needs one: another session has aborted tasks of this one
 	swept     []*function // those that older commands may come behind
 
 	draining   bool  // what ends the session waits for the last task: no new commands

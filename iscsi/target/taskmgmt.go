@@ -23,6 +23,7 @@ import (
 // A store that stalls delays the response by AbortWait and no more. What it still holds then is fenced off: commands that
 // touch the medium wait until it has let go, so that an old write lands before everything new.
 type function struct {
+	from  *conn
 	fn    iscsi.TaskFunction
 	itt   uint32
 	lun   uint64
@@ -63,7 +64,7 @@ func (c *conn) visibleUnits() map[*unit]struct{} {
 // manageTasks takes a Task Management Function Request. c.mu is held.
 func (c *conn) manageTasks(p *iscsi.PDU) {
 	h := iscsi.TaskMgmtRequest(p.BHS[:])
-	f := &function{fn: h.Function(), itt: h.ITT(), lun: h.LUN(), seq: c.taskSeq, cmdSN: h.CmdSN()}
+	f := &function{from: c, fn: h.Function(), itt: h.ITT(), lun: h.LUN(), seq: c.taskSeq, cmdSN: h.CmdSN()}
 	rtt, ref, expDataSN := h.RTT(), h.RefCmdSN(), h.ExpDataSN()
 	_, managed := c.manage[f.itt]
 	switch {
@@ -201,9 +202,9 @@ func (f *function) multiple() bool {
 }
 
 // sweep has commands dropped when they come that are older than the function: other connections may be slower than the one that brought it
-// (RFC 7143, section 4.2.3.3, step b). c.mu is held.
+// (RFC 7143, section 4.2.3.3, step b). What comes behind it on its own connection was sent behind it, to fill a hole. c.mu is held.
 func (c *conn) sweep(f *function) {
-	if !c.expCmdSN.Less(f.cmdSN) {
+	if len(c.conns) == 1 || !c.expCmdSN.Less(f.cmdSN) {
 		return
 	}
 	c.swept = slices.DeleteFunc(c.swept, func(o *function) bool { return o.unit == f.unit && o.cmdSN.LessEqual(f.cmdSN) })
@@ -218,7 +219,7 @@ func (c *conn) sweeps(p *iscsi.PDU) bool {
 		return false
 	}
 	for _, f := range c.swept {
-		if h.CmdSN().Less(f.cmdSN) && f.covers(c.unit(h.LUN())) {
+		if f.from != c && h.CmdSN().Less(f.cmdSN) && f.covers(c.unit(h.LUN())) {
 			return true
 		}
 	}
