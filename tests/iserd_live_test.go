@@ -227,13 +227,9 @@ func deafen(t *testing.T, addr string) *deaf {
 		b := make([]byte, 64<<10)
 		for {
 			n, err := from.Read(b)
-			if gate != nil {
-				gate.Lock()
-				gate.Unlock() //nolint:staticcheck // the lock is a gate
-			}
-			if n > 0 {
-				_, _ = to.Write(b[:n])
-			}
+			gate.Lock() // waits while it is stopped
+			_, _ = to.Write(b[:n])
+			gate.Unlock()
 			if err != nil {
 				_ = to.Close()
 				return
@@ -251,7 +247,7 @@ func deafen(t *testing.T, addr string) *deaf {
 				_ = in.Close()
 				return
 			}
-			go copyAll(out, in, nil)
+			go copyAll(out, in, new(sync.Mutex))
 			go copyAll(in, out, &d.mu)
 		}
 	}()
