@@ -29,6 +29,11 @@ type Settings struct {
 	DefaultTime2Wait   int // seconds; 0: 2; below 0: none
 	DefaultTime2Retain int // seconds; 0: 20 of an initiator with ErrorRecoveryLevel 2, else none. A target that recovers connections agrees to more than 0 only with ErrorRecoveryLevel 2
 
+	// AnyPDUOrder and AnySequenceOrder let data PDUs of a sequence, and sequences of a command, come in any order (DataPDUInOrder=No,
+	// DataSequenceInOrder=No), if the other side wants that too. With an ErrorRecoveryLevel above 0 they count for nothing: what is
+	// acknowledged is a prefix then.
+	AnyPDUOrder, AnySequenceOrder bool
+
 	// MaxConnections is how many connections a session may have; 0: 1.
 	MaxConnections int
 	// ErrorRecoveryLevel is the highest level taken, 0 to 2 (RFC 7143, section 7.1.5). Above 0 a task has one R2T outstanding
@@ -137,8 +142,10 @@ func (s *Settings) value(name string, role Role, rdma bool) string {
 			return orDefault(s.DefaultTime2Retain, 20)
 		}
 		return strconv.Itoa(s.DefaultTime2Retain)
-	case KeyDataPDUInOrder, KeyDataSequenceInOrder:
-		return Yes
+	case KeyDataPDUInOrder:
+		return yesNo(!s.AnyPDUOrder || s.ErrorRecoveryLevel > 0)
+	case KeyDataSequenceInOrder:
+		return yesNo(!s.AnySequenceOrder || s.ErrorRecoveryLevel > 0)
 	case KeyErrorRecoveryLevel:
 		return strconv.Itoa(s.ErrorRecoveryLevel)
 	case KeyTaskReporting:

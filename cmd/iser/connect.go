@@ -28,6 +28,8 @@ type connectOptions struct {
 	handover      handoverOptions
 	isidOptions
 	digests  bool
+	mcs      int // connections of a session
+	recovery int // ErrorRecoveryLevel
 	timeout  time.Duration
 	logLevel string
 }
@@ -39,6 +41,8 @@ func (o *connectOptions) flags(f *pflag.FlagSet) {
 	o.handover.flags(f)
 	o.isidOptions.flags(f)
 	f.BoolVar(&o.digests, "digests", false, "ask for iSCSI's header and data digests over TCP")
+	f.IntVar(&o.mcs, "session-connections", 1, "ask for sessions of `N` connections (MC/S)")
+	f.IntVar(&o.recovery, "recovery-level", 0, "ask for ErrorRecoveryLevel `N`: 1 mends lost PDUs, 2 lost connections too")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long connecting and logging in may take")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
 }
@@ -64,6 +68,12 @@ func (o *connectOptions) open() (*fabric, error) {
 	}
 	if err := o.handover.check(); err != nil {
 		return nil, err
+	}
+	if o.mcs < 1 || o.mcs > 64 {
+		return nil, cli.Usagef("--session-connections %d: want 1 to 64", o.mcs)
+	}
+	if o.recovery < 0 || o.recovery > 2 {
+		return nil, cli.Usagef("--recovery-level %d: want 0, 1 or 2", o.recovery)
 	}
 	if o.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %s: want a time above 0, for example 30s", o.timeout)
@@ -106,6 +116,7 @@ func (f *fabric) dialer(transport string) iscsi.Dialer {
 func (f *fabric) config(portal initiator.Portal) initiator.Config {
 	cfg := initiator.Config{Addr: portal.String(), InitiatorName: f.opts.initiatorName, CHAP: f.chap, Log: f.log}
 	f.opts.handover.settings(&cfg)
+	cfg.Settings.MaxConnections, cfg.Settings.ErrorRecoveryLevel = f.opts.mcs, f.opts.recovery
 	if f.opts.digests {
 		cfg.Settings.HeaderDigest, cfg.Settings.DataDigest = []string{"CRC32C"}, []string{"CRC32C"}
 	}

@@ -101,6 +101,12 @@ func TestHandover(t *testing.T) {
 		require.True(t, sess.Params().HeaderDigest)
 		roundTrip(t, sess)
 	})
+	t.Run("several connections", func(t *testing.T) { // all in the mode of the first
+		sess := s.login(t, func(c *initiator.Config) { c.Settings.MaxConnections, c.Settings.ErrorRecoveryLevel = 3, 2 })
+		require.Equal(t, 3, sess.Connections())
+		roundTrip(t, sess)
+		require.NoError(t, sess.Logout(t.Context()))
+	})
 	t.Run("discovery stays plain", func(t *testing.T) {
 		c := s.config()
 		found, err := initiator.Discover(t.Context(), s.dialer, c)

@@ -73,6 +73,8 @@ func (k *task) check(h iscsi.DataInPDU, n int, inOrder bool) error {
 		return violation(Sequence, iscsi.BHS(h), "DataSN %d, expected %d", h.DataSN(), k.sn)
 	case off+int64(n) > int64(len(k.mem)) || n > len(k.mem)-k.got:
 		return violation(Overrun, iscsi.BHS(h), "%d octets at %d of %d, %d were placed before", n, off, len(k.mem), k.got)
+	case !inOrder && n > 0 && !k.cover.add(int(off), int(off)+n):
+		return violation(Overrun, iscsi.BHS(h), "%d octets at %d, of which some were placed before", n, off)
 	case inOrder && off != int64(k.got):
 		return violation(Sequence, iscsi.BHS(h), "offset %d, expected %d", off, k.got)
 	}

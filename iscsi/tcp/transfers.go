@@ -36,6 +36,7 @@ type task struct {
 	got    int          // octets of data-in placed
 	asked  int          // octets of data-out up to the end of the last R2T
 	sn     uint32       // next DataSN or R2TSN: they share numbers (RFC 7143, section 11.8.3)
+	cover  cover        // what was placed, where it may come in any order
 	mend   *mending     // what was lost; nil at ErrorRecoveryLevel 0
 	bursts atomic.Int32 // R2Ts whose answer is not wholly on its way
 	queued bool         // dead, and the sender may still know it
