@@ -90,14 +90,18 @@ func Detach(ctx context.Context, d Driver, index int, force bool) error {
 	if !d.Bound(index) {
 		return fmt.Errorf("%s is not attached", Path(index))
 	}
+	var f *os.File
 	if !force {
-		f, err := claim(ctx, index)
-		if err != nil {
+		var err error
+		if f, err = claim(ctx, index); err != nil {
 			return err
 		}
-		defer f.Close()
 	}
-	if err := within(ctx, func() error { return d.Disconnect(index) }); err != nil {
+	err := within(ctx, func() error { return d.Disconnect(index) })
+	if f != nil {
+		_ = f.Close() // what has the device open keeps the kernel from giving it up
+	}
+	if err != nil {
 		return fmt.Errorf("detaching %s: %w", Path(index), err)
 	}
 	for d.Bound(index) {
