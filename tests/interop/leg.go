@@ -68,6 +68,8 @@ var table = []leg{
 	{name: "kill", programs: []string{"cmd/iserd", "tests/interop/peer"}},
 	{name: "reset", programs: []string{"cmd/iserd", "tests/interop/peer"}, disk: true, reset: true},
 	{name: "faults", programs: []string{"cmd/iwarp", "cmd/iserd", "tests/interop/peer"}, also: []setting{plain}},
+	{name: "chap", programs: []string{"cmd/iserd"}},
+	{name: "persist", programs: []string{"cmd/iserd"}},
 	{name: "throughput", programs: []string{"cmd/iserd", "tests/interop/peer"}, long: true, also: []setting{plainJumbo}},
 	{name: "rping", programs: []string{"cmd/iwarp"}, also: []setting{plain, plainJumbo, crcJumbo, p2p}},
 	{name: "attach", programs: []string{"cmd/iserd", "cmd/iser", "tests/interop/peer"}, long: true},

@@ -120,6 +120,41 @@ iserd_down() {
 	check "iserd ends with status 0 on SIGTERM" [ $? = 0 ]
 }
 
+# iserd_config: our target with /tmp/iserd.toml, which says where it listens; ctl speaks with it.
+iserd_config() {
+	: >/tmp/iserd.ready
+	iserd $CRC --config /tmp/iserd.toml --control /tmp/iserd.sock --log-level info >/tmp/iserd.ready 2>>/tmp/iserd.log &
+	ISERD=$!
+	await 60 "iserd" grep -q '^ready' /tmp/iserd.ready || finish
+}
+ctl() { iserd ctl --socket /tmp/iserd.sock "$@"; }
+
+# fio_start DEVICE: writes and verifies the device's first 8 MiB, over and over, until fio_stop, which fails if any round did. A
+# round is a line of /tmp/fio.rounds.
+fio_start() {
+	rm -f /tmp/fio.stop /tmp/fio.failed
+	: >/tmp/fio.rounds
+	while ! [ -e /tmp/fio.stop ]; do
+		fio_round $1 >/tmp/fio.log 2>&1 || { : >/tmp/fio.failed; break; }
+		echo >>/tmp/fio.rounds
+	done &
+	FIO=$!
+}
+fio_round() {
+	fio --name=verify --filename=$1 --size=8M --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bsrange=4k-64k \
+		--verify=crc32c --verify_fatal=1 --randrepeat=1 "${@:2}"
+}
+fio_rounds() { [ -e /tmp/fio.failed ] || [ $(wc -l </tmp/fio.rounds) -ge $1 ]; }
+fio_goes_on() { # two more rounds: the last began after now
+	local n=$(($(wc -l </tmp/fio.rounds) + 2))
+	await 120 "fio to go on" fio_rounds $n && ! [ -e /tmp/fio.failed ]
+}
+fio_stop() {
+	: >/tmp/fio.stop
+	wait $FIO
+	! [ -e /tmp/fio.failed ] || { cat /tmp/fio.log; return 1; }
+}
+
 # initiator_up: open-iscsi's daemon, for iser and tcp.
 initiator_up() {
 	modprobe -a iscsi_tcp ib_iser sd_mod sg

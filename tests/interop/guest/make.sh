@@ -83,7 +83,7 @@ for d in bin sbin lib lib64; do ln -s "usr/$d" "$stage/$d"; done
 for p in "${user[@]}"; do
 	f=$(deb "$p") || { say "no package $p"; exit 1; }
 	dpkg --fsys-tarfile "$f" | tar -x -C "$stage" --keep-directory-symlink --exclude='./usr/share/doc' --exclude='./usr/share/man' \
-		--exclude='./usr/share/locale' --exclude='./usr/share/info' --exclude='./usr/share/lintian'
+		--exclude='./usr/share/locale' --exclude='./usr/share/info' --exclude='./usr/share/lintian' --exclude='./lib/udev/hwdb.d'
 done
 
 # siw takes the longest: it is kept apart, so that a change of the user land does not build it again.
@@ -98,6 +98,17 @@ fi
 mkdir -p "$stage/siw"
 cp "$built"/*.ko "$stage/siw/"
 gcc-12 -O2 -fno-builtin -shared -fPIC -o "$stage/usr/lib/libiscsi-mend.so" "$here/libiscsi.c"
+
+# fio wants the libraries of its engines for other storage, Ceph to persistent memory, which are large. Empty ones stand in for
+# them, with the names and versions of what it looks for.
+for l in librados.so.2:rados librbd.so.1:rbd libgfapi.so.0:glfs libnbd.so.0:nbd libpmem.so.1:pmem libpmemblk.so.1:pmemblk; do
+	nm -D --undefined-only "$stage/usr/bin/fio" | awk -v p="^${l#*:}_" '$NF ~ p { print $NF }' >"$work/symbols"
+	awk -F @ '{ print "void " $1 "(void) {}" }' "$work/symbols" >"$work/engine.c"
+	awk -F '@+' 'NF > 1 { v[$2] = v[$2] " " $1 ";" } END { for (n in v) print n " { global:" v[n] " };" }' "$work/symbols" >"$work/engine.map"
+	script=
+	[ ! -s "$work/engine.map" ] || script=-Wl,--version-script=$work/engine.map
+	gcc-12 -O2 -shared -fPIC -Wl,-soname="${l%:*}" $script -o "$stage/usr/lib/${l%:*}" "$work/engine.c"
+done
 
 say "assembling the initramfs"
 mkdir -p "$stage"/{proc,sys,dev,run,tmp,root,host,mnt,var/lib}
@@ -115,7 +126,7 @@ echo 'hosts: files' >"$stage/etc/nsswitch.conf"
 # The modules that the legs use and all that these need; uncompressed, since emulation unpacks slowly.
 modules="ib_iser ib_isert iscsi_tcp iscsi_target_mod target_core_mod target_core_file rdma_ucm ib_uverbs rdma_cm iw_cm rdma_rxe sd_mod sg dummy veth
 	9p 9pnet_virtio virtio_pci virtio_blk virtio_rng virtio_console crc32c_generic crc32c-intel crc32c libcrc32c crc32_generic af_packet ext4 configfs tcp_diag
-	nbd xfs"
+	nbd xfs dm_multipath dm_round_robin dm_service_time scsi_dh_alua"
 kmods=$work/kmods
 mkdir -p "$kmods/lib/modules/$release/extra" "$stage/usr/lib/modules/$release"
 cp -a "$work/image/lib/modules/$release/." "$kmods/lib/modules/$release/"
