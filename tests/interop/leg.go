@@ -70,6 +70,8 @@ var table = []leg{
 	{name: "faults", programs: []string{"cmd/iwarp", "cmd/iserd", "tests/interop/peer"}, also: []setting{plain}},
 	{name: "chap", programs: []string{"cmd/iserd"}},
 	{name: "persist", programs: []string{"cmd/iserd"}},
+	{name: "reload", programs: []string{"cmd/iserd"}},
+	{name: "multipath", programs: []string{"cmd/iserd"}, long: true},
 	{name: "throughput", programs: []string{"cmd/iserd", "tests/interop/peer"}, long: true, also: []setting{plainJumbo}},
 	{name: "rping", programs: []string{"cmd/iwarp"}, also: []setting{plain, plainJumbo, crcJumbo, p2p}},
 	{name: "attach", programs: []string{"cmd/iserd", "cmd/iser", "tests/interop/peer"}, long: true},
