@@ -56,8 +56,9 @@ paths() { # HOW MANY ACTIVE, HOW MANY NOT
 }
 map() { dmsetup ls --target multipath | awk 'NR == 1 && $1 != "No" { print $1 }'; }
 mapped() { [ -n "$(map)" ] && [ -b /dev/mapper/$(map) ] && paths 2 0; }
-# optimized PRIO: the group in use has paths of this priority only: 50 is active/optimized, 10 is not.
+# in_use PRIO: the group in use has paths of this priority only: 50 is active/optimized, 10 is not.
 in_use() { multipath -ll | grep -q "prio=$1 status=active"; }
+not_in_use() { ! in_use $1; }
 unmapped() { [ -z "$(map)" ]; }
 rounds=1
 [ $FULL = 1 ] && rounds=4
@@ -82,7 +83,7 @@ for transport in iser tcp; do
 		cut_off $IP
 		await 120 "$transport: the path to fail" paths 1 1 && pass "$transport: the path that was pulled fails"
 		check "$transport: fio goes on by the other" fio_goes_on
-		check "$transport: which is not optimized" in_use 10
+		check "$transport: the optimized path is not in use" not_in_use 50
 		join
 		await 180 "$transport: the path to come back" paths 2 0 && pass "$transport: it is reinstated"
 		await 60 "$transport: failback" in_use 50 && pass "$transport: and in use again"
