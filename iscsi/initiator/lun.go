@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,7 +104,13 @@ func (l *LUN) Submit(reqs ...*Request) error {
 			return errors.New("initiator: request without Done")
 		}
 	}
-	return l.c.submit(l.lun, reqs)
+	switch c := l.c.(type) { // called by their types, they leave the caller's list where it is: a submission allocates nothing
+	case *Session:
+		return c.submit(l.lun, reqs)
+	case *Disk:
+		return c.submit(l.lun, reqs)
+	}
+	return l.c.submit(l.lun, slices.Clone(reqs))
 }
 
 // Execute sends a command that its owner has prepared, waits for its end, and sends it again where the logical unit put it off. Done is not
