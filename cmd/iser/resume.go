@@ -8,7 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"goiwarp/iscsi/store"
 )
 
 // copyState is how far a copy has come, as it is kept in a file.
@@ -42,38 +43,12 @@ func loadState(path string) (*copyState, error) {
 }
 
 // save replaces the file in one step, durably: after a crash there is the old state or the new one.
-func (s *copyState) save(path string) (err error) {
+func (s *copyState) save(path string) error {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = tmp.Close()
-			_ = os.Remove(tmp.Name())
-		}
-	}()
-	if _, err = tmp.Write(append(b, '\n')); err != nil {
-		return err
-	}
-	if err = tmp.Sync(); err != nil {
-		return err
-	}
-	if err = tmp.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	if dir, err := os.Open(filepath.Dir(path)); err == nil { // not everywhere can a folder be opened, or synced
-		_ = dir.Sync()
-		_ = dir.Close()
-	}
-	return nil
+	return store.ReplaceFile(path, append(b, '\n'), 0o600)
 }
 
 // same says what differs between the copy that s is of and another one.

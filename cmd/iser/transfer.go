@@ -156,7 +156,7 @@ only a part is written keep the rest.`,
 				if length.N > 0 {
 					in = io.LimitReader(in, room)
 				}
-				return store(ctx, d, int64(offset.N), room, in)
+				return storeFrom(ctx, d, int64(offset.N), room, in)
 			})
 		},
 	}
@@ -165,9 +165,9 @@ only a part is written keep the rest.`,
 	return cmd
 }
 
-// store writes what in holds from off on; more than room octets are an error. The next piece is read from in
+// storeFrom writes what in holds from off on; more than room octets are an error. The next piece is read from in
 // while the last ones are written.
-func store(ctx context.Context, d *disk, off, room int64, in io.Reader) error {
+func storeFrom(ctx context.Context, d *disk, off, room int64, in io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	free := make(chan memory, pieces)

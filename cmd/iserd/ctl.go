@@ -464,7 +464,7 @@ by this program, with your rights. A file that is replaced is kept beside it wit
 }
 
 // replaceFile writes a file so that either the old or the new one is there whatever happens, and keeps the old one beside it.
-func replaceFile(path string, text []byte) (err error) {
+func replaceFile(path string, text []byte) error {
 	mode := os.FileMode(0o640)
 	old, err := os.ReadFile(path)
 	switch fi, statErr := os.Stat(path); {
@@ -476,24 +476,5 @@ func replaceFile(path string, text []byte) (err error) {
 	case !errors.Is(err, os.ErrNotExist):
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return store.ReplaceFile(path, text, mode)
 }

@@ -8,12 +8,6 @@ import (
 	"goiwarp/iscsi/scsi"
 )
 
-// Operation codes and service actions of asymmetric logical unit access (SPC-4, sections 6.37 and 6.45).
-const (
-	opMaintenanceOut   = 0xa4
-	actionTargetGroups = 0x0a
-)
-
 // AccessState is how well a logical unit can be reached by a target port group (SPC-4, section 5.11.2).
 type AccessState byte
 
@@ -64,7 +58,7 @@ type PortGroup struct {
 // PortGroups asks for the target port groups (REPORT TARGET PORT GROUPS).
 func (l *LUN) PortGroups(ctx context.Context) ([]PortGroup, error) {
 	const most = 8 << 10
-	cdb := scsi.CDB{scsi.OpMaintenanceIn, actionTargetGroups}
+	cdb := scsi.CDB{scsi.OpMaintenanceIn, scsi.SAReportTargetPortGroups}
 	binary.BigEndian.PutUint32(cdb[6:], most)
 	b, err := l.fetch(ctx, cdb, most)
 	if err != nil {
@@ -97,7 +91,7 @@ func (l *LUN) SetPortGroup(ctx context.Context, group uint16, state AccessState)
 	list := make([]byte, 8)
 	list[4] = byte(state) & 0xf
 	binary.BigEndian.PutUint16(list[6:], group)
-	cdb := scsi.CDB{opMaintenanceOut, actionTargetGroups}
+	cdb := scsi.CDB{scsi.OpMaintenanceOut, scsi.SASetTargetPortGroups}
 	binary.BigEndian.PutUint32(cdb[6:], uint32(len(list)))
 	return l.give(ctx, cdb, list)
 }

@@ -49,16 +49,16 @@ func effectOf(r *Request) (effect, extent) {
 	case scsi.OpRead6, scsi.OpRead10, scsi.OpRead12, scsi.OpRead16, scsi.OpVerify10, scsi.OpVerify12, scsi.OpVerify16, scsi.OpPreFetch10,
 		scsi.OpPreFetch16, scsi.OpSynchronizeCache10, scsi.OpSynchronizeCache16, scsi.OpTestUnitReady, scsi.OpRequestSense, scsi.OpInquiry,
 		scsi.OpModeSense6, scsi.OpModeSense10, scsi.OpReadCapacity10, scsi.OpServiceActionIn16, scsi.OpReportLUNs, scsi.OpMaintenanceIn,
-		opReserveIn, opLogSense:
+		scsi.OpPersistentReserveIn, scsi.OpLogSense:
 		return reads, extent{}
-	case scsi.OpWrite10, scsi.OpWriteSame10, opWriteAndVerify10:
+	case scsi.OpWrite10, scsi.OpWriteSame10, scsi.OpWriteAndVerify10:
 		if len(c) < 10 {
 			return writes, allBlocks
 		}
 		return writes, blocksFrom(u32(2), uint64(binary.BigEndian.Uint16(c[7:])))
-	case scsi.OpWrite12, opWriteAndVerify12:
+	case scsi.OpWrite12, scsi.OpWriteAndVerify12:
 		return writes, blocksFrom(u32(2), u32(6))
-	case scsi.OpWrite16, scsi.OpWriteSame16, opWriteAndVerify16:
+	case scsi.OpWrite16, scsi.OpWriteSame16, scsi.OpWriteAndVerify16:
 		return writes, blocksFrom(u32(2)<<32|u32(6), u32(10))
 	case scsi.OpWrite6:
 		n := uint64(c[4])
@@ -76,13 +76,6 @@ func effectOf(r *Request) (effect, extent) {
 	}
 	return once, extent{}
 }
-
-// Operation codes of WRITE AND VERIFY.
-const (
-	opWriteAndVerify10 = 0x2e
-	opWriteAndVerify12 = 0xae
-	opWriteAndVerify16 = 0x8e
-)
 
 // unmapExtent is the range that holds all of an UNMAP's.
 func unmapExtent(r *Request) extent {

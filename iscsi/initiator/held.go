@@ -22,7 +22,7 @@ type reservations struct {
 // watches tells whether r, which has succeeded, changes reservations.
 func (h *reservations) watches(r *Request) bool {
 	switch r.command()[0] {
-	case opReserveOut, scsi.OpReserve6, scsi.OpRelease6:
+	case scsi.OpPersistentReserveOut, scsi.OpReserve6, scsi.OpRelease6:
 		return true
 	}
 	return false
@@ -44,7 +44,7 @@ func (d *Disk) noteReservation(r *Request) {
 	}
 	list := r.Out.Bytes()
 	h.note(c[1]&0x1f, ReservationType(c[2]&0xf), binary.BigEndian.Uint64(list[8:]))
-	if action := c[1] & 0x1f; action == reserveOutRegister || action == reserveOutRegisterIgnore {
+	if action := c[1] & 0x1f; action == scsi.SARegister || action == scsi.SARegisterAndIgnore {
 		r.path.registered = h.key != 0
 	}
 }
@@ -52,14 +52,14 @@ func (d *Disk) noteReservation(r *Request) {
 // note takes over that a PERSISTENT RESERVE OUT has succeeded.
 func (h *reservations) note(action byte, kind ReservationType, key uint64) {
 	switch action {
-	case reserveOutRegister, reserveOutRegisterIgnore:
+	case scsi.SARegister, scsi.SARegisterAndIgnore:
 		h.key, h.lost = key, nil
 		h.reserved = h.reserved && key != 0
-	case reserveOutReserve:
+	case scsi.SAReserve:
 		h.reserved, h.kind = true, kind
-	case reserveOutRelease:
+	case scsi.SARelease:
 		h.reserved = false
-	case reserveOutClear:
+	case scsi.SAClear:
 		h.key, h.reserved = 0, false
 	}
 }
@@ -82,14 +82,14 @@ func (d *Disk) Register(ctx context.Context, old, key uint64, o RegisterOptions)
 		d.mu.Unlock()
 		return nil
 	}, func() {
-		d.held.note(reserveOutRegister, 0, key)
+		d.held.note(scsi.SARegister, 0, key)
 		d.dispatch()
 	})
 }
 
 // Release gives a persistent reservation back, by every path: it is the holder's that does it. See LUN.Release.
 func (d *Disk) Release(ctx context.Context, key uint64, t ReservationType) error {
-	return d.everyPath(ctx, func(_ *diskPath, l *LUN) error { return l.Release(ctx, key, t) }, func() { d.held.note(reserveOutRelease, 0, 0) })
+	return d.everyPath(ctx, func(_ *diskPath, l *LUN) error { return l.Release(ctx, key, t) }, func() { d.held.note(scsi.SARelease, 0, 0) })
 }
 
 // everyPath runs f by every path that is up, and then done under mu if it has succeeded by one. A path that is lost meanwhile does not count.

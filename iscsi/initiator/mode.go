@@ -9,12 +9,6 @@ import (
 	"goiwarp/iscsi/scsi"
 )
 
-// Operation codes of which scsi builds no CDB.
-const (
-	opModeSelect10 = 0x55
-	opLogSense     = 0x4d
-)
-
 // ModeSense asks for a mode page; control is scsi.ModeCurrent, ModeChangeable, ModeDefault or ModeSaved. With page
 // scsi.ModePageAll it asks for all. MODE SENSE(10), or (6) where that is not known (SPC-4, sections 6.14 and 6.15).
 func (l *LUN) ModeSense(ctx context.Context, page, subpage byte, control int) (scsi.ModeData, error) {
@@ -50,7 +44,7 @@ func (l *LUN) ModeSelect(ctx context.Context, page []byte, save bool) error {
 	}
 	list := append(make([]byte, 8, 8+len(page)), page...)
 	list[8] &^= 0x80 // PS is reserved here
-	cdb := scsi.CDB{opModeSelect10, flags}
+	cdb := scsi.CDB{scsi.OpModeSelect10, flags}
 	binary.BigEndian.PutUint16(cdb[7:], uint16(len(list)))
 	err := l.give(ctx, cdb, list)
 	if !errors.Is(err, scsi.CodeInvalidOpcode.Err()) {
@@ -100,7 +94,7 @@ func (p LogParameter) Uint() uint64 {
 // section 6.9).
 func (l *LUN) LogSense(ctx context.Context, page, subpage byte) (LogPage, error) {
 	const most = 16 << 10
-	cdb := scsi.CDB{opLogSense, 0, 0x40 | page&0x3f, subpage}
+	cdb := scsi.CDB{scsi.OpLogSense, 0, 0x40 | page&0x3f, subpage}
 	binary.BigEndian.PutUint16(cdb[7:], most)
 	b, err := l.fetch(ctx, cdb, most)
 	if err != nil {

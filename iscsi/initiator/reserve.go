@@ -8,59 +8,22 @@ import (
 	"goiwarp/iscsi/scsi"
 )
 
-// Operation codes and service actions of persistent reservations (SPC-4, sections 6.16 and 6.17).
-const (
-	opReserveIn  = 0x5e
-	opReserveOut = 0x5f
-
-	reserveInKeys         = 0x00
-	reserveInReservation  = 0x01
-	reserveInCapabilities = 0x02
-	reserveInFull         = 0x03
-
-	reserveOutRegister       = 0x00
-	reserveOutReserve        = 0x01
-	reserveOutRelease        = 0x02
-	reserveOutClear          = 0x03
-	reserveOutPreempt        = 0x04
-	reserveOutPreemptAbort   = 0x05
-	reserveOutRegisterIgnore = 0x06
-)
-
 // maxReserveData is how much is asked of PERSISTENT RESERVE IN, in octets: 8190 keys.
 const maxReserveData = 65528
 
 // ReservationType says who may do what while a persistent reservation is held (SPC-4, section 7.5.5.7).
-type ReservationType byte
+type ReservationType = scsi.ReservationType
 
 // The types of persistent reservation. With a registrants-only type, all who are registered may write (or access); with
 // an all-registrants type they all hold the reservation.
 const (
-	WriteExclusive                 ReservationType = 1
-	ExclusiveAccess                ReservationType = 3
-	WriteExclusiveRegistrantsOnly  ReservationType = 5
-	ExclusiveAccessRegistrantsOnly ReservationType = 6
-	WriteExclusiveAllRegistrants   ReservationType = 7
-	ExclusiveAccessAllRegistrants  ReservationType = 8
+	WriteExclusive                 = scsi.WriteExclusive
+	ExclusiveAccess                = scsi.ExclusiveAccess
+	WriteExclusiveRegistrantsOnly  = scsi.WriteExclusiveRegistrantsOnly
+	ExclusiveAccessRegistrantsOnly = scsi.ExclusiveAccessRegistrantsOnly
+	WriteExclusiveAllRegistrants   = scsi.WriteExclusiveAllRegistrants
+	ExclusiveAccessAllRegistrants  = scsi.ExclusiveAccessAllRegistrants
 )
-
-func (t ReservationType) String() string {
-	switch t {
-	case WriteExclusive:
-		return "write exclusive"
-	case ExclusiveAccess:
-		return "exclusive access"
-	case WriteExclusiveRegistrantsOnly:
-		return "write exclusive, registrants only"
-	case ExclusiveAccessRegistrantsOnly:
-		return "exclusive access, registrants only"
-	case WriteExclusiveAllRegistrants:
-		return "write exclusive, all registrants"
-	case ExclusiveAccessAllRegistrants:
-		return "exclusive access, all registrants"
-	}
-	return fmt.Sprintf("reservation type %d", byte(t))
-}
 
 // ReservationKeys are the keys registered with a logical unit: READ KEYS.
 type ReservationKeys struct {
@@ -80,7 +43,7 @@ type Reservation struct {
 
 // ReservationKeys asks for the registered keys.
 func (l *LUN) ReservationKeys(ctx context.Context) (ReservationKeys, error) {
-	b, gen, err := l.reserveIn(ctx, reserveInKeys)
+	b, gen, err := l.reserveIn(ctx, scsi.PRReadKeys)
 	k := ReservationKeys{Generation: gen}
 	for ; len(b) >= 8; b = b[8:] {
 		k.Keys = append(k.Keys, binary.BigEndian.Uint64(b))
@@ -90,7 +53,7 @@ func (l *LUN) ReservationKeys(ctx context.Context) (ReservationKeys, error) {
 
 // Reservation asks for the reservation.
 func (l *LUN) Reservation(ctx context.Context) (Reservation, error) {
-	b, gen, err := l.reserveIn(ctx, reserveInReservation)
+	b, gen, err := l.reserveIn(ctx, scsi.PRReadReservation)
 	r := Reservation{Generation: gen}
 	if len(b) >= 14 {
 		r.Held, r.Key, r.Type = true, binary.BigEndian.Uint64(b), ReservationType(b[13]&0xf)
@@ -111,7 +74,7 @@ type Registration struct {
 
 // Registrations asks for all registrations with who made them.
 func (l *LUN) Registrations(ctx context.Context) ([]Registration, error) {
-	b, _, err := l.reserveIn(ctx, reserveInFull)
+	b, _, err := l.reserveIn(ctx, scsi.PRReadFullStatus)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +127,7 @@ func (l *LUN) ReservationCapabilities(ctx context.Context) (ReservationCapabilit
 	r := l.pool.get()
 	defer l.pool.put(r)
 	b := make([]byte, 8)
-	r.CDB = reserveInCDB(reserveInCapabilities, uint16(len(b)))
+	r.CDB = scsi.PersistentReserveIn(scsi.PRReportCapabilities, uint16(len(b)))
 	r.useIn(b)
 	if err := l.run(ctx, r); err != nil {
 		return ReservationCapabilities{}, err
@@ -187,15 +150,9 @@ func (l *LUN) ReservationCapabilities(ctx context.Context) (ReservationCapabilit
 	return c, nil
 }
 
-func reserveInCDB(action byte, n uint16) scsi.CDB {
-	cdb := scsi.CDB{opReserveIn, action}
-	binary.BigEndian.PutUint16(cdb[7:], n)
-	return cdb
-}
-
 // reserveIn runs PERSISTENT RESERVE IN of a kind whose answer begins with generation and length.
 func (l *LUN) reserveIn(ctx context.Context, action byte) (body []byte, generation uint32, err error) {
-	b, err := l.fetch(ctx, reserveInCDB(action, maxReserveData), maxReserveData)
+	b, err := l.fetch(ctx, scsi.PersistentReserveIn(action, maxReserveData), maxReserveData)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -217,50 +174,46 @@ type RegisterOptions struct {
 
 // Register registers a key for this I_T nexus, in the place of old; old is 0 if there was none, key 0 ends the registration.
 func (l *LUN) Register(ctx context.Context, old, key uint64, o RegisterOptions) error {
-	action, flags := byte(reserveOutRegister), byte(0)
+	action, flags := byte(scsi.SARegister), byte(0)
 	if o.Ignore {
-		action = reserveOutRegisterIgnore
+		action = scsi.SARegisterAndIgnore
 	}
 	if o.Persist {
-		flags |= 0x01
+		flags |= scsi.APTPL
 	}
 	if o.AllPorts {
-		flags |= 0x04
+		flags |= scsi.AllTGPT
 	}
 	return l.reserveOut(ctx, action, 0, old, key, flags)
 }
 
 // Reserve takes a persistent reservation. key is the one that was registered.
 func (l *LUN) Reserve(ctx context.Context, key uint64, t ReservationType) error {
-	return l.reserveOut(ctx, reserveOutReserve, t, key, 0, 0)
+	return l.reserveOut(ctx, scsi.SAReserve, t, key, 0, 0)
 }
 
 // Release gives a persistent reservation back; t has to be the type that was taken.
 func (l *LUN) Release(ctx context.Context, key uint64, t ReservationType) error {
-	return l.reserveOut(ctx, reserveOutRelease, t, key, 0, 0)
+	return l.reserveOut(ctx, scsi.SARelease, t, key, 0, 0)
 }
 
 // ClearReservations ends the reservation and all registrations, those of others as well.
 func (l *LUN) ClearReservations(ctx context.Context, key uint64) error {
-	return l.reserveOut(ctx, reserveOutClear, 0, key, 0, 0)
+	return l.reserveOut(ctx, scsi.SAClear, 0, key, 0, 0)
 }
 
 // Preempt ends the registrations with the key victim, and takes the reservation over if that key held it. With abort the victim's commands
 // are aborted, too.
 func (l *LUN) Preempt(ctx context.Context, key, victim uint64, t ReservationType, abort bool) error {
-	action := byte(reserveOutPreempt)
+	action := byte(scsi.SAPreempt)
 	if abort {
-		action = reserveOutPreemptAbort
+		action = scsi.SAPreemptAndAbort
 	}
 	return l.reserveOut(ctx, action, t, key, victim, 0)
 }
 
 // reserveOut runs PERSISTENT RESERVE OUT with the parameter list of 24 octets (SPC-4, section 6.17.3).
 func (l *LUN) reserveOut(ctx context.Context, action byte, t ReservationType, key, action2 uint64, flags byte) error {
-	cdb := scsi.CDB{opReserveOut, action, byte(t) & 0xf, 8: 24} // scope 0: the logical unit
-	list := make([]byte, 24)
-	binary.BigEndian.PutUint64(list, key)
-	binary.BigEndian.PutUint64(list[8:], action2)
-	list[20] = flags
-	return l.give(ctx, cdb, list)
+	list := scsi.AppendReserve(nil, key, action2, flags)
+	return l.give(ctx, scsi.PersistentReserveOut(action, t&0x0f, uint32(len(list))), list)
 }

@@ -45,21 +45,29 @@ func (f StateFile) Save(state []byte) error {
 		}
 		return syncDir(filepath.Dir(string(f)))
 	}
-	// The new file has a name of its own, so that a crash leaves one whole file, the old or the new.
-	temp, err := os.CreateTemp(filepath.Dir(string(f)), filepath.Base(string(f))+".*.tmp")
+	return ReplaceFile(string(f), state, 0o600)
+}
+
+// ReplaceFile makes data the content of a file with that mode, and returns once it is on stable storage: a crash leaves the
+// old file or the new one, whole.
+func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
+	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
 		return err
 	}
-	_, err = temp.Write(state)
+	_, err = temp.Write(data)
+	if err == nil && mode != 0o600 { // the mode that it was made with
+		err = temp.Chmod(mode)
+	}
 	if err == nil {
 		err = temp.Sync()
 	}
 	err = errors.Join(err, temp.Close())
 	if err == nil {
-		err = os.Rename(temp.Name(), string(f))
+		err = os.Rename(temp.Name(), path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(temp.Name()))
 	}
-	return syncDir(filepath.Dir(string(f)))
+	return syncDir(filepath.Dir(path))
 }
