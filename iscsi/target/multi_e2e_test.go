@@ -118,22 +118,12 @@ func (s *strand) ControlNotify(p *iscsi.PDU) {
 		return
 	}
 	h := iscsi.BHS(p.BHS[:])
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if p.Opcode() == iscsi.OpNOPIn && h.ITT() == iscsi.ReservedTag {
-		pong := &iscsi.PDU{}
-		n := iscsi.NOPOut(pong.BHS[:])
-		n.Init()
-		n.SetImmediate(true)
-		n.SetITT(iscsi.ReservedTag)
-		n.SetTTT(iscsi.NOPIn(p.BHS[:]).TTT())
-		s.m.mu.Lock()
-		n.SetCmdSN(s.m.cmdSN)
-		s.m.mu.Unlock()
-		n.SetExpStatSN(s.expStatSN)
-		_ = s.dm.SendControl(pong, nil)
+		s.pong(iscsi.NOPIn(p.BHS[:]).TTT())
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.expStatSN = h.StatSN() + 1
 	if p.Opcode() == iscsi.OpAsync {
 		s.m.async <- iscsi.AsyncMessage(h).Event()
@@ -143,6 +133,23 @@ func (s *strand) ControlNotify(p *iscsi.PDU) {
 		delete(s.tasks, h.ITT())
 		c <- &iscsi.PDU{BHS: p.BHS, Data: append([]byte(nil), p.Data...)}
 	}
+}
+
+// pong answers a NOP-In. It takes the locks in exchange's order: the session's, then the connection's.
+func (s *strand) pong(ttt uint32) {
+	p := &iscsi.PDU{}
+	n := iscsi.NOPOut(p.BHS[:])
+	n.Init()
+	n.SetImmediate(true)
+	n.SetITT(iscsi.ReservedTag)
+	n.SetTTT(ttt)
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	n.SetCmdSN(s.m.cmdSN)
+	s.mu.Lock()
+	n.SetExpStatSN(s.expStatSN)
+	s.mu.Unlock()
+	_ = s.dm.SendControl(p, nil)
 }
 
 func (s *strand) DataCompletionNotify(uint32, uint64, error) {}
