@@ -84,6 +84,7 @@ func (n *Nexus) leave(l *LU) {
 
 func (l *LU) detach(n *Nexus) {
 	l.reservation.CompareAndSwap(n, nil)
+	l.copies.stop(func(r *copyResult) bool { return r.background && r.nexus == n })
 	l.copies.forget(n)
 	l.mu.Lock()
 	delete(l.preventing, n)

@@ -79,16 +79,19 @@ func (f *faultLog) pass(write bool, c cause) (passed int, ok bool) {
 // fault tells the operator of an error of the store, which initiators learn of as sense data only.
 // What a failed flush means has been said by fail.
 func (t *task) fault(what string, err error, write bool, lba uint64) {
+	t.lu.fault(t.cdb, what, err, write, lba)
+}
+
+func (l *LU) fault(cdb []byte, what string, err error, write bool, lba uint64) {
 	c := causeOf(err)
 	if c == causeFlush {
 		return
 	}
-	l := t.lu
 	passed, ok := l.faults.pass(write, c)
 	if !ok {
 		return
 	}
-	attrs := []any{"lun", l.cfg.Identity, "store", l.info.Name, "op", OpcodeName(t.cdb), "lba", lba, "error", err}
+	attrs := []any{"lun", l.cfg.Identity, "store", l.info.Name, "op", OpcodeName(cdb), "lba", lba, "error", err}
 	if passed > 0 {
 		attrs = append(attrs, "suppressed", passed)
 	}

@@ -3,6 +3,7 @@ package scsi
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 )
 
 // Service actions of PERSISTENT RESERVE OUT (SPC-4, section 6.16.2).
@@ -133,9 +134,11 @@ func (t *task) persistentReserveOut() {
 		return
 	}
 	if r.action == SAPreemptAndAbort && len(o.preempt) > 0 && t.dev != nil {
+		of := l.nexusesOf(o.preempt)
 		if a := t.dev.aborter.Load(); a != nil {
-			(*a).AbortNexuses(l, l.nexusesOf(o.preempt), t.x)
+			(*a).AbortNexuses(l, of, t.x)
 		}
+		l.copies.stop(func(r *copyResult) bool { return r.background && slices.Contains(of, r.nexus) })
 	}
 }
 

@@ -225,10 +225,11 @@ func (l *LU) startSanitize(s *sanitize) bool {
 	}
 }
 
-// Close ends what the logical unit does by itself, which is a sanitize operation, and waits for it. The
+// Close ends what the logical unit does by itself, which is copies in the background and a sanitize operation, and waits for it. The
 // caller closes the store afterwards. An operation that is ended so has failed, as the log says; like all of a logical
 // unit's state it is forgotten with the process, so that it has to be started again.
 func (l *LU) Close() {
+	l.copies.close()
 	l.sanitizeState.mu.Lock()
 	l.sanitizeState.closed = true
 	s := l.sanitizing.Load()

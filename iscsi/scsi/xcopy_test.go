@@ -202,11 +202,14 @@ func TestExtendedCopyRefusesLists(t *testing.T) {
 		r.copy1(c.list).fails(t, scsi.KeyIllegalRequest, c.code, c.name)
 	}
 	four := copyList4(1, [][]byte{cscd(r.lu)}, [][]byte{segment(0, 0, 1, 0, 100)})
-	for octet, v := range map[int]byte{0: 0, 3: 0x1f, 15: 1, 16: 0} {
+	for octet, v := range map[int]byte{0: 0, 3: 0x1f, 16: 0} {
 		list := bytes.Clone(four)
 		list[octet] = v
 		r.do(copyCDB(scsi.SAExtendedCopyLID4, len(list)), list, 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeInvalidFieldInParameters, octet)
 	}
+	anonymous := copyList4(0, nil, [][]byte{segment(0xffff, 0xffff, 1, 0, 100)})
+	anonymous[1], anonymous[15] = 0x18, 0x01
+	r.do(copyCDB(scsi.SAExtendedCopyLID4, len(anonymous)), anonymous, 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeInvalidFieldInParameters, "IMMED without an identifier")
 	r.do(copyCDB(scsi.SAExtendedCopyLID1, 4096), make([]byte, 4096), 0).fails(t, scsi.KeyIllegalRequest, scsi.CodeParameterListLength)
 	assert.Equal(t, before, r.read(0, 64))
 }

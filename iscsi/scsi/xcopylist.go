@@ -1,6 +1,9 @@
 package scsi
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // Limits of EXTENDED COPY, as RECEIVE COPY RESULTS (OPERATING PARAMETERS) and the third-party copy page
 // tell them.
@@ -26,6 +29,7 @@ const (
 type copyList struct {
 	id       uint32 // list identifier
 	tracked  bool   // the identifier names the copy to RECEIVE COPY RESULTS
+	immed    bool   // the command ends before its copy does
 	targets  []copyTarget
 	segments []copySegment
 }
@@ -58,6 +62,13 @@ type copySegment struct {
 	source, dest     uint16 // CSCD descriptor IDs
 	blocks           uint16
 	sourceLBA, toLBA uint64
+}
+
+// keep makes the list's own what lies in the buffer that it was parsed from.
+func (c *copyList) keep() {
+	for i := range c.targets {
+		c.targets[i].designator = bytes.Clone(c.targets[i].designator)
+	}
 }
 
 // copyError is a parameter list that is refused.
@@ -96,12 +107,10 @@ func parseCopyList(b []byte, lid4 bool) (*copyList, *Sense) {
 			return nil, copyField(0)
 		case binary.BigEndian.Uint16(b[2:]) != 0x20:
 			return nil, copyField(2)
-		case b[15]&0x01 != 0: // IMMED: a copy here lasts as long as its command
-			return nil, copyField(15)
 		case b[16] != 0xff:
 			return nil, copyField(16)
 		}
-		c.id = binary.BigEndian.Uint32(b[20:])
+		c.id, c.immed = binary.BigEndian.Uint32(b[20:]), b[15]&0x01 != 0
 		targets, segments, inline = int(binary.BigEndian.Uint16(b[42:])), int(binary.BigEndian.Uint16(b[44:])), int(binary.BigEndian.Uint16(b[46:]))
 		lengths = [3]int{42, 44, 46}
 	} else {
@@ -112,7 +121,7 @@ func parseCopyList(b []byte, lid4 bool) (*copyList, *Sense) {
 	switch usage := b[1] >> 3 & 3; {
 	case usage == 1: // reserved
 		return nil, copyField(1)
-	case usage == 3 && c.id != 0: // no identifier
+	case usage == 3 && (c.id != 0 || c.immed): // no identifier, without which nobody learns how a copy in the background ends
 		return nil, copyField(1)
 	default:
 		c.tracked = usage != 3

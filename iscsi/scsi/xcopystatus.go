@@ -3,102 +3,7 @@ package scsi
 import (
 	"encoding/binary"
 	"math"
-	"slices"
-	"sync"
-	"sync/atomic"
 )
-
-// maxCopies bounds the copies that a logical unit remembers or has under way with a list identifier. Beyond
-// it the oldest that has ended is forgotten.
-const maxCopies = 64
-
-// copyResult is what RECEIVE COPY STATUS tells of a copy.
-type copyResult struct {
-	nexus  *Nexus
-	list   uint32
-	lid4   bool
-	action byte // service action of the command
-
-	moved    atomic.Uint64 // octets written
-	segments atomic.Uint32 // segments copied
-
-	// copyLog.mu guards the rest.
-	ended   bool
-	aborted bool
-	sense   *Sense // of a failure
-}
-
-func (r *copyResult) segment() { r.segments.Add(1) }
-
-// copyLog holds the results of a logical unit's copies, oldest first, until they are asked for, their nexus is
-// gone, or a reset (SPC-4, section 5.17.4.3). Its zero value is empty.
-type copyLog struct {
-	mu   sync.Mutex // guards list
-	list []*copyResult
-}
-
-// begin adds a copy. It fails if one with that identifier of the same nexus is under way, or too many
-// are.
-func (g *copyLog) begin(n *Nexus, r *copyResult) bool {
-	r.nexus = n
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if i := g.index(n, r.list, r.lid4); i >= 0 {
-		if !g.list[i].ended {
-			return false
-		}
-		g.list = slices.Delete(g.list, i, i+1)
-	}
-	if len(g.list) == maxCopies {
-		i := slices.IndexFunc(g.list, func(r *copyResult) bool { return r.ended })
-		if i < 0 {
-			return false
-		}
-		g.list = slices.Delete(g.list, i, i+1)
-	}
-	g.list = append(g.list, r)
-	return true
-}
-
-func (g *copyLog) index(n *Nexus, list uint32, lid4 bool) int {
-	return slices.IndexFunc(g.list, func(r *copyResult) bool { return r.nexus == n && r.list == list && r.lid4 == lid4 })
-}
-
-// end notes how a copy has ended.
-func (g *copyLog) end(r *copyResult, failed *Sense, aborted bool) {
-	g.mu.Lock()
-	r.ended, r.sense, r.aborted = true, failed, aborted
-	g.mu.Unlock()
-}
-
-// find gives a copy of a nexus.
-func (g *copyLog) find(n *Nexus, list uint32, lid4 bool) *copyResult {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if i := g.index(n, list, lid4); i >= 0 {
-		return g.list[i]
-	}
-	return nil
-}
-
-// state gives what a copy has come to.
-func (g *copyLog) state(r *copyResult) (ended, aborted bool, failed *Sense) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return r.ended, r.aborted, r.sense
-}
-
-func (g *copyLog) drop(which func(r *copyResult) bool) {
-	g.mu.Lock()
-	g.list = slices.DeleteFunc(g.list, which)
-	g.mu.Unlock()
-}
-
-// forget drops the results of a nexus that is gone.
-func (g *copyLog) forget(n *Nexus) { g.drop(func(r *copyResult) bool { return r.nexus == n }) }
-
-// clear drops the results of all copies that have ended.
-func (g *copyLog) clear() { g.drop(func(r *copyResult) bool { return r.ended }) }
 
 // copyStatus is RECEIVE COPY STATUS(LID1) (SPC-4, section 6.23). A copy that has failed is kept for the
 // failure's details.
@@ -172,7 +77,8 @@ func (t *task) copyFailedSegment() {
 const (
 	copySucceeded  = 0x01
 	copyFailed     = 0x02
-	copyInProgress = 0x11 // in the foreground
+	copyForeground = 0x11 // in progress, as long as its command
+	copyBackground = 0x12 // in progress, after its command
 	copyTerminated = 0x60
 )
 
@@ -195,7 +101,10 @@ func (t *task) copyStatusLID4() {
 	ended, aborted, failed := g.state(r)
 	switch {
 	case !ended:
-		p[5] = copyInProgress
+		p[5] = copyForeground
+		if r.background {
+			p[5] = copyBackground
+		}
 		binary.BigEndian.PutUint32(p[8:], 1000) // look again in a second
 	case aborted:
 		p[5] = copyTerminated
