@@ -199,6 +199,7 @@ func absolute(path string) string {
 // abandon closes what was opened for nothing.
 func (p *plan) abandon() {
 	for _, k := range p.opened {
+		k.lu.Close()
 		_ = k.st.Close()
 	}
 	for _, lns := range p.portals {

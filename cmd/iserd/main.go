@@ -43,6 +43,7 @@ A LUN's SPEC is a path, or a kind with its size, and options behind commas:
   iops=N, bw=SIZE         at most N commands, and SIZE octets, per second (no limit)
   reservations=FILE|off   where persistent reservations are kept that outlive a restart (DISK.pr for a file; block devices and
                           memory have no place by themselves, and then refuse to keep any)
+  sanitize=FILE|off       where it is kept that a SANITIZE is under way, which goes on after a restart (DISK.sanitize for a file)
   max-transfer=SIZE       most octets of one command (32MiB)
 
 The first LUN has the number 0, the next one 1, and so on.

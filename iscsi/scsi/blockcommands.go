@@ -41,7 +41,7 @@ var blockCommands = []command{
 		plan:  parameters(sanitizeLength), run: (*task).sanitizeBlockErase,
 	},
 	{
-		op: OpSanitize, action: SASanitizeExitFailureMode, name: "SANITIZE(EXIT FAILURE MODE)", flags: action, zero: 0x40,
+		op: OpSanitize, action: SASanitizeExitFailureMode, name: "SANITIZE(EXIT FAILURE MODE)", flags: action | waits, zero: 0x40,
 		usage: []byte{OpSanitize, SASanitizeExitFailureMode, 0, 0, 0, 0, 0, 0, 0, 0},
 		plan:  parameters(sanitizeLength), run: (*task).sanitizeExitFailureMode,
 	},

@@ -62,6 +62,9 @@ type LUConfig struct {
 	// Reservations keeps persistent reservations over a restart; nil: they end with the process, and
 	// initiators are told so (PTPL_C of REPORT CAPABILITIES).
 	Reservations ReservationStore
+	// Sanitizing keeps what a SANITIZE does until it has succeeded: NewLU then goes on with one that a restart cut short, and refuses access after
+	// one that failed. nil: it is forgotten with the process.
+	Sanitizing StateStore
 	// Log is told of what an operator should know (a failed flush, a size that is no multiple of
 	// the block, errors of the store: the first of each kind, then at most one in 10 s); nil is
 	// nothing.
@@ -113,7 +116,7 @@ type LU struct {
 	preventing map[*Nexus]struct{} // who prevents removal
 }
 
-// NewLU makes a logical unit over s. The caller keeps s and closes it after the last command.
+// NewLU makes a logical unit over s. The caller keeps s, and closes it after the last command and the logical unit's Close.
 func NewLU(s store.Store, cfg LUConfig) (*LU, error) {
 	l := &LU{store: s, info: s.Info(), log: cfg.Log, attentions: make(map[*Nexus]*attention)}
 	if l.log == nil {
@@ -146,6 +149,9 @@ func NewLU(s store.Store, cfg LUConfig) (*LU, error) {
 	}
 	l.ident = newIdentity(&cfg)
 	if err := l.persistent.load(cfg.Reservations); err != nil {
+		return nil, fmt.Errorf("scsi: %s: %w", l.info.Name, err)
+	}
+	if err := l.resumeSanitize(); err != nil {
 		return nil, fmt.Errorf("scsi: %s: %w", l.info.Name, err)
 	}
 	return l, nil

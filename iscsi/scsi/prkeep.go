@@ -7,9 +7,11 @@ import (
 	"strconv"
 )
 
-// ReservationStore keeps one logical unit's persistent reservations over a restart. Its methods are not called at the same
-// time. store.StateFile is one.
-type ReservationStore interface {
+// ReservationStore keeps one logical unit's persistent reservations over a restart.
+type ReservationStore = StateStore
+
+// StateStore keeps a piece of a logical unit's state over a restart. Its methods are not called at the same time. store.StateFile is one.
+type StateStore interface {
 	// Load gives what was saved last; nothing if that was nothing.
 	Load() ([]byte, error)
 	// Save returns once state is on stable storage in the place of what was saved before, all of it or none. No state

@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -25,11 +26,15 @@ const sanitizeStep = 8 << 20
 //	                                      +--EXIT FAILURE MODE, if AUSE was set--> (none)
 //
 // While it runs, and after it has failed, everything that touches the medium is refused.
+//
+// Neither does the end of the process: what it does is kept (LUConfig.Sanitizing) from before its first block is touched until its success, and
+// it goes on where it can be known to have come, which is the end of a pass.
 type sanitize struct {
-	unrestricted bool   // AUSE: EXIT FAILURE MODE may end a failure
-	total        uint64 // octets to change, in all passes
-	stop         context.CancelFunc
-	ended        chan struct{}
+	plan  sanitizePlan // Done is changed by who runs it
+	total uint64       // octets to change, in all passes
+	ctx   context.Context
+	stop  context.CancelFunc
+	ended chan struct{}
 
 	done   atomic.Uint64 // octets changed
 	failed atomic.Pointer[error]
@@ -120,14 +125,8 @@ func (t *task) sanitizeOverwrite() {
 	if !t.writable() {
 		return
 	}
-	// One block of the pattern, repeated and cut.
-	block := make([]byte, bs)
-	for i := range block {
-		block[i] = list[4+i%pattern]
-	}
-	invert := list[0]&0x80 != 0
-	t.sanitize(passes, func(ctx context.Context, s *sanitize) error {
-		return l.overwrite(ctx, s, block, passes, invert)
+	t.sanitize(sanitizePlan{
+		Operation: planOverwrite, Pattern: bytes.Clone(list[4 : 4+pattern]), Passes: passes, Invert: list[0]&0x80 != 0,
 	})
 }
 
@@ -136,7 +135,7 @@ func (t *task) sanitizeBlockErase() {
 	if t.reservedSanitize(false) || !t.writable() {
 		return
 	}
-	t.sanitize(1, t.lu.erase)
+	t.sanitize(sanitizePlan{Operation: planErase, Passes: 1})
 }
 
 // sanitizeExitFailureMode ends a failure of an operation that allowed it; without a failure it does
@@ -149,45 +148,41 @@ func (t *task) sanitizeExitFailureMode() {
 	if t.reservedSanitize(false) {
 		return
 	}
-	s := t.lu.sanitizing.Load()
-	if s == nil {
+	l := t.lu
+	l.sanitizeState.mu.Lock()
+	defer l.sanitizeState.mu.Unlock()
+	s := l.sanitizing.Load()
+	switch {
+	case s == nil:
 		return
-	}
-	if !s.unrestricted {
+	case s.failed.Load() == nil: // begun meanwhile
+		t.sense(s.condition())
+		return
+	case !s.plan.Unrestricted:
 		t.badField(1)
 		return
 	}
-	t.lu.sanitizing.CompareAndSwap(s, nil)
+	if err := l.keepSanitize(nil); err != nil {
+		t.fault("the end of a failed sanitize operation could not be kept", err, true, 0)
+		t.fail(KeyHardwareError, CodeInternalTargetFailure)
+		return
+	}
+	l.sanitizing.Store(nil)
 }
 
 // sanitize starts an operation and, without IMMED, waits for its end.
-func (t *task) sanitize(passes int, work func(context.Context, *sanitize) error) {
-	l := t.lu
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &sanitize{
-		unrestricted: t.cdb[1]&0x20 != 0,
-		total:        l.blocks.Load() * uint64(l.cfg.BlockSize) * uint64(passes),
-		stop:         cancel, ended: make(chan struct{}),
-	}
-	if !l.startSanitize(s) {
-		cancel()
+func (t *task) sanitize(plan sanitizePlan) {
+	plan.Unrestricted = t.cdb[1]&0x20 != 0
+	s, err := t.lu.startSanitize(plan)
+	switch {
+	case err != nil:
+		t.fault("sanitize cannot begin, since that could not be kept", err, true, 0)
+		t.fail(KeyHardwareError, CodeInternalTargetFailure)
+		return
+	case s == nil:
 		t.fail(KeyNotReady, CodeSanitizeInProgress)
 		return
 	}
-	go func() {
-		defer close(s.ended)
-		defer cancel()
-		err := work(ctx, s)
-		if err == nil {
-			err = l.flush()
-		}
-		if err != nil {
-			l.log.Error("sanitize failed; the logical unit refuses access until it succeeds", "lun", l.cfg.Identity, "store", l.info.Name, "error", err)
-			s.failed.Store(&err)
-			return
-		}
-		l.sanitizing.CompareAndSwap(s, nil)
-	}()
 	if t.cdb[1]&0x80 != 0 { // IMMED
 		return
 	}
@@ -201,33 +196,78 @@ func (t *task) sanitize(passes int, work func(context.Context, *sanitize) error)
 	}
 }
 
-// sanitizeState guards the beginning of an operation against another one and against Close.
+// sanitizeState guards the beginning of an operation, and the end of a failure, against another one and against Close.
 type sanitizeState struct {
 	mu     sync.Mutex
 	closed bool
 }
 
-// startSanitize makes s the operation of the logical unit unless one runs.
-func (l *LU) startSanitize(s *sanitize) bool {
+// startSanitize begins an operation unless one runs; s is nil then. It is an error if it could not be kept that one has begun: no block has
+// been touched then.
+func (l *LU) startSanitize(plan sanitizePlan) (s *sanitize, err error) {
 	l.sanitizeState.mu.Lock()
 	defer l.sanitizeState.mu.Unlock()
-	if l.sanitizeState.closed {
-		return false
+	old := l.sanitizing.Load()
+	if l.sanitizeState.closed || old != nil && old.failed.Load() == nil {
+		return nil, nil
 	}
-	for {
-		old := l.sanitizing.Load()
-		if old != nil && old.failed.Load() == nil {
-			return false
-		}
-		if l.sanitizing.CompareAndSwap(old, s) {
-			return true
-		}
+	s = l.newSanitize(plan)
+	l.sanitizing.Store(s)
+	if err := l.keepSanitize(&plan); err != nil {
+		l.sanitizing.Store(old)
+		s.stop()
+		return nil, err
+	}
+	go l.runSanitize(s)
+	return s, nil
+}
+
+func (l *LU) newSanitize(plan sanitizePlan) *sanitize {
+	pass := l.blocks.Load() * uint64(l.cfg.BlockSize)
+	s := &sanitize{plan: plan, total: pass * uint64(plan.Passes), ended: make(chan struct{})}
+	s.done.Store(pass * uint64(plan.Done))
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// runSanitize does what an operation does, to its end. What was kept of it goes before the medium is within reach again, or a restart
+// would do it once more, to data that has come since.
+func (l *LU) runSanitize(s *sanitize) {
+	defer close(s.ended)
+	defer s.stop()
+	err := error(nil)
+	if s.plan.Operation == planErase {
+		err = l.erase(s)
+	} else {
+		err = l.overwrite(s)
+	}
+	if err == nil {
+		err = l.flush()
+	}
+	if err == nil {
+		err = l.keepSanitize(nil)
+	}
+	if err == nil {
+		l.sanitizing.CompareAndSwap(s, nil)
+		return
+	}
+	defer s.failed.Store(&err) // after it has been kept, since a new operation may begin then
+	attrs := []any{"lun", l.cfg.Identity, "store", l.info.Name, "error", err}
+	if errors.Is(err, errSanitizeStopped) && l.cfg.Sanitizing != nil {
+		l.log.Info("sanitize stops, and goes on when the logical unit is served again", attrs...)
+		return
+	}
+	l.log.Error("sanitize failed; the logical unit refuses access until it succeeds", attrs...)
+	plan := s.plan
+	plan.Failed = true
+	if keepErr := l.keepSanitize(&plan); keepErr != nil {
+		l.log.Error("that sanitize failed could not be kept; a restart begins it again", "lun", l.cfg.Identity, "error", keepErr)
 	}
 }
 
 // Close ends what the logical unit does by itself, which is copies in the background and a sanitize operation, and waits for it. The
-// caller closes the store afterwards. An operation that is ended so has failed, as the log says; like all of a logical
-// unit's state it is forgotten with the process, so that it has to be started again.
+// caller closes the store afterwards. An operation that is ended so goes on when a logical unit with the same LUConfig.Sanitizing is
+// made; without one it has failed, as the log says, and is forgotten.
 func (l *LU) Close() {
 	l.copies.close()
 	l.sanitizeState.mu.Lock()
@@ -240,23 +280,23 @@ func (l *LU) Close() {
 	}
 }
 
-// overwrite writes block over and over, passes times, no faster than the logical unit's limits allow. Writes
-// that were under way when the operation began end first, since it takes the lock of each step.
-func (l *LU) overwrite(ctx context.Context, s *sanitize, block []byte, passes int, invert bool) error {
+// overwrite writes the pattern over and over, no faster than the logical unit's limits allow. Writes that were under way when the operation
+// began end first, since it takes the lock of each step.
+func (l *LU) overwrite(s *sanitize) error {
 	buf := scratches.Get().(*[scratchSize]byte)
 	defer scratches.Put(buf)
-	for i := 0; i < scratchSize; i += len(block) {
-		copy(buf[i:], block)
+	bs := uint64(l.cfg.BlockSize)
+	for i := range buf { // each block begins with the pattern
+		buf[i] = s.plan.Pattern[i%int(bs)%len(s.plan.Pattern)]
 	}
-	for pass := range passes {
-		if pass > 0 && invert {
-			complement(buf[:])
-		}
-		err := l.sanitizeSteps(ctx, func(lba, n uint64) error {
-			bs := uint64(len(block))
+	if s.plan.Invert && s.plan.Done%2 == 1 {
+		complement(buf[:])
+	}
+	for pass := s.plan.Done; pass < s.plan.Passes; {
+		err := l.sanitizeSteps(s.ctx, func(lba, n uint64) error {
 			for off := uint64(0); off < n*bs; {
 				size := min(n*bs-off, scratchSize)
-				if err := l.pace(ctx, int64(size)); err != nil {
+				if err := l.pace(s.ctx, int64(size)); err != nil {
 					return errSanitizeStopped
 				}
 				if _, err := l.writeLocked(buf[:size], lba+off/bs, false); err != nil {
@@ -274,6 +314,16 @@ func (l *LU) overwrite(ctx context.Context, s *sanitize, block []byte, passes in
 		if err != nil {
 			return err
 		}
+		if pass++; pass == s.plan.Passes {
+			break
+		}
+		s.plan.Done = pass
+		if err := l.keepSanitize(&s.plan); err != nil {
+			return err
+		}
+		if s.plan.Invert {
+			complement(buf[:])
+		}
 	}
 	return nil
 }
@@ -285,9 +335,9 @@ func complement(p []byte) {
 }
 
 // erase unmaps all blocks.
-func (l *LU) erase(ctx context.Context, s *sanitize) error {
+func (l *LU) erase(s *sanitize) error {
 	d, bs := l.store.(store.Discarder), int64(l.cfg.BlockSize)
-	return l.sanitizeSteps(ctx, func(lba, n uint64) error {
+	return l.sanitizeSteps(s.ctx, func(lba, n uint64) error {
 		if err := d.Discard(int64(lba)*bs, int64(n)*bs); err != nil {
 			return err
 		}

@@ -105,17 +105,8 @@ var lunOptions = []lunOption{
 		c.Bandwidth, err = store.ParseSize(strings.TrimSuffix(v, "/s"))
 		return err
 	}},
-	{"reservations", func(c *scsi.LUConfig, v string) error {
-		switch v {
-		case "":
-			return errors.New("want a file to keep them in, or off")
-		case "off":
-			c.Reservations = nil
-		default:
-			c.Reservations = store.StateFile(v)
-		}
-		return nil
-	}},
+	{"reservations", func(c *scsi.LUConfig, v string) error { return keep(&c.Reservations, v) }},
+	{"sanitize", func(c *scsi.LUConfig, v string) error { return keep(&c.Sanitizing, v) }},
 	{"vendor", func(c *scsi.LUConfig, v string) error { return text(&c.Vendor, v, 8) }},
 	{"product", func(c *scsi.LUConfig, v string) error { return text(&c.Product, v, 16) }},
 	{"revision", func(c *scsi.LUConfig, v string) error { return text(&c.Revision, v, 4) }},
@@ -135,6 +126,19 @@ var lunOptions = []lunOption{
 		c.MaxTransfer = int(n)
 		return nil
 	}},
+}
+
+// keep names the file that a piece of a disk's state is kept in.
+func keep(to *scsi.StateStore, v string) error {
+	switch v {
+	case "":
+		return errors.New("want a file to keep that in, or off")
+	case "off":
+		*to = nil
+	default:
+		*to = store.StateFile(v)
+	}
+	return nil
 }
 
 func onOff(v string) (bool, error) {
@@ -206,7 +210,7 @@ func (l *LUN) Parse() (*store.Spec, scsi.LUConfig, error) {
 		return nil, cfg, err
 	}
 	cfg.ReadOnly = spec.ReadOnly
-	cfg.Reservations = beside(spec)
+	cfg.Reservations, cfg.Sanitizing = beside(spec, ".pr"), beside(spec, ".sanitize")
 	for _, o := range lunOptions {
 		v, ok := spec.Options[o.name]
 		if !ok {
@@ -222,16 +226,16 @@ func (l *LUN) Parse() (*store.Spec, scsi.LUConfig, error) {
 	return spec, cfg, nil
 }
 
-// beside keeps the persistent reservations that are to outlive a restart in a file beside the image. Block devices have no such
-// place, and memory ends with the process anyway: nil.
-func beside(spec *store.Spec) scsi.ReservationStore {
+// beside keeps what is to outlive a restart in a file beside the image. Block devices have no such place, and memory ends with the process
+// anyway: nil.
+func beside(spec *store.Spec, suffix string) scsi.StateStore {
 	if spec.Kind != "file" {
 		return nil
 	}
 	if fi, err := os.Stat(spec.Path); err == nil && !fi.Mode().IsRegular() {
 		return nil
 	}
-	return store.StateFile(spec.Path + ".pr")
+	return store.StateFile(spec.Path + suffix)
 }
 
 // Option is the value of an option.

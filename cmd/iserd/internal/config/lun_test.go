@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +42,11 @@ func TestReservationsBeside(t *testing.T) {
 			require.Nil(t, cfg.Reservations, spec)
 		} else {
 			require.Equal(t, want, cfg.Reservations, spec)
+		}
+		if strings.HasPrefix(spec, image) {
+			require.Equal(t, store.StateFile(image+".sanitize"), cfg.Sanitizing, spec)
+		} else {
+			require.Nil(t, cfg.Sanitizing, spec)
 		}
 	}
 }
