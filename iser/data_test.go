@@ -382,3 +382,40 @@ func TestResourcesAreRefused(t *testing.T) {
 	g.DeallocateConnectionResources()
 	require.LessOrEqual(t, w.gDom.Stats().CreditsGiven, 8)
 }
+
+// TestMemoryChanges: a domain's bounds change while it is used. What is lent and reserved stays, and what comes next is measured by the
+// new ones.
+func TestMemoryChanges(t *testing.T) {
+	w := newWorld(t, setup{domain: iser.DomainConfig{ReceiveMemory: 4 << 20, BufferMemory: 4 << 20}})
+	_, g, _ := w.rawInitiator(t, linux, 4)
+	ask := func(window int) error {
+		return g.AllocateConnectionResources(iscsi.ConnectionResources{Target: true, Window: window, RecvDataSegment: 8192, MaxAHS: 256})
+	}
+	require.NoError(t, ask(200))
+	reserved := w.gDom.Stats().CreditsGiven
+	b, err := g.Alloc(2 << 20)
+	require.NoError(t, err)
+	small, err := g.Alloc(1)
+	require.NoError(t, err)
+	small.Release()
+
+	require.Error(t, w.gDom.SetMemory(-1, 0))
+	require.NoError(t, w.gDom.SetMemory(1<<20, 1<<20))
+	require.Equal(t, reserved, w.gDom.Stats().CreditsGiven)
+	require.Equal(t, 2<<20, w.gDom.Stats().BufferOctets, "what nobody uses was given back")
+	_, err = g.Alloc(1)
+	require.ErrorIs(t, err, iscsi.ErrNoMemory)
+	var re *iser.ResourceError
+	require.ErrorAs(t, ask(250), &re)
+	require.Equal(t, reserved, w.gDom.Stats().CreditsGiven)
+	b.Bytes()[2<<20-1] = 1
+	b.Release()
+	b, err = g.Alloc(1 << 20)
+	require.NoError(t, err)
+	b.Release()
+
+	require.NoError(t, w.gDom.SetMemory(0, 8<<20))
+	require.NoError(t, ask(250))
+	_, err = g.Alloc(2 << 20)
+	require.ErrorIs(t, err, iscsi.ErrNoMemory, "0 leaves a bound alone")
+}

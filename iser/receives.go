@@ -61,6 +61,7 @@ type receivePool struct {
 	level    int // wanted in the shared queue
 	total    int
 	max      int
+	promised int // by an earlier max: see most
 	reserved int // credits of connections
 	held     int
 	sends    int
@@ -108,7 +109,7 @@ func (p *receivePool) take() (*receive, error) {
 
 // grow registers another slab; p.mu is held.
 func (p *receivePool) grow() error {
-	n := min(slabReceives, p.max-p.total)
+	n := min(slabReceives, p.most()-p.total)
 	if n <= 0 {
 		return &ResourceError{What: "receives", Asked: 1}
 	}

@@ -374,7 +374,7 @@ func TestReload(t *testing.T) {
 	out := s.must("reload")
 	require.Contains(t, out, "LUN 1 removed")
 	require.Contains(t, out, "portal [::1]")
-	require.Contains(t, out, "limits: in effect at the next start")
+	require.Contains(t, out, "limits.window is 64, for sessions from now on")
 	require.Equal(t, []int{0}, luns(t, keep))
 	works(t, keep, 0)
 

@@ -31,6 +31,8 @@ type plan struct {
 	changes   map[lunAt]change
 	portals   map[string][]*listener // newly opened
 	closing   []string               // portals
+	asides    [numAsides]*aside      // newly opened
+	vacated   string                 // address that figures have left for another one
 }
 
 // lunAt is a place for a logical unit.
@@ -126,12 +128,16 @@ func (p *plan) prepare(ctx context.Context) {
 		}
 	}
 	slices.Sort(p.gone)
+	p.refuseFixed()
+	for i := range p.asides {
+		p.prepareAside(i)
+	}
 	keys := portalKeys(p.next.Portals)
 	for i, k := range keys {
 		if p.d.portals[k] != nil {
 			continue
 		}
-		if p.portals[k], err = p.d.openPortal(ctx, p.next.Portals[i]); err != nil {
+		if p.portals[k], err = p.d.openPortal(ctx, p.next.Portals[i], shapeOf(p.next).link); err != nil {
 			p.fail(err)
 		}
 	}
@@ -207,6 +213,12 @@ func (p *plan) abandon() {
 			l.close()
 		}
 	}
+	for _, a := range p.asides {
+		if a != nil {
+			_ = a.ln.Close()
+		}
+	}
+	p.returnFigures()
 }
 
 // commit makes the changes: what goes before what comes, so that a file may move from one place to another.
@@ -252,9 +264,11 @@ func (p *plan) commit(ctx context.Context, r *report) error {
 		r.changef("log level %s", p.next.LogLevel)
 	}
 	if d.cfg != nil {
-		r.Restart = append(r.Restart, restartOnly(before, p.next)...)
+		errs = append(errs, p.commitSettings(before, r))
 	}
+	first := d.cfg == nil
 	d.locked(func() { d.cfg = p.next })
+	errs = append(errs, p.commitAsides(first, r)) // last: who asks there finds a configuration
 	return errors.Join(errs...)
 }
 
@@ -426,27 +440,4 @@ func (d *daemon) removeLUN(ctx context.Context, at lunAt, r *report) error {
 		return fmt.Errorf("%v: %w; its store stays open until iserd ends", at, err)
 	}
 	return k.close()
-}
-
-// restartOnly names what differs and cannot be changed while iserd serves.
-func restartOnly(was, next *config.Config) []string {
-	var names []string
-	check := func(differs bool, name string) {
-		if differs {
-			names = append(names, name)
-		}
-	}
-	a, b := was.Limits, next.Limits
-	a.Pos, b.Pos = config.Pos{}, config.Pos{}
-	check(a != b, "limits")
-	x, y := was.Timers, next.Timers
-	x.Pos, y.Pos = config.Pos{}, config.Pos{}
-	x.Drain = y.Drain
-	check(x != y, "timers")
-	v, w := was.RDMA, next.RDMA
-	v.Pos, w.Pos = config.Pos{}, config.Pos{}
-	check(v != w, "rdma")
-	check(was.Metrics.Listen != next.Metrics.Listen, "metrics.listen")
-	check(was.Control != next.Control, "control")
-	return names
 }

@@ -151,6 +151,14 @@ var verbs = map[string]func(d *daemon, ctx context.Context, raw json.RawMessage)
 	"disconnect":    doing((*daemon).disconnect),
 }
 
+// quick are the verbs that wait for nobody: not for the turn to change something, and not for initiators.
+var quick = map[string]bool{
+	"status": true, "sessions": true, "targets": true, "luns": true, "config": true, "alua": true, "resume": true, "disconnect": true,
+}
+
+// long tells of a verb that it may take as long as initiators like.
+func long(command string) bool { return !quick[command] }
+
 // asking is a verb without arguments that changes nothing.
 func asking[T any](f func(*daemon) T) func(*daemon, context.Context, json.RawMessage) (any, error) {
 	return func(d *daemon, _ context.Context, raw json.RawMessage) (any, error) {

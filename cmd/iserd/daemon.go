@@ -15,7 +15,6 @@ import (
 	"goiwarp/cmd/internal/rdma"
 	"goiwarp/cmd/iserd/internal/config"
 	"goiwarp/cmd/iserd/internal/ctl"
-	"goiwarp/cmd/iserd/internal/metrics"
 	"goiwarp/iscsi/scsi"
 	"goiwarp/iscsi/target"
 	"goiwarp/iscsi/tcp"
@@ -42,6 +41,7 @@ type daemon struct {
 	level   *slog.LevelVar
 	notify  notifier
 	sockets sockets
+	attend  ctl.Handler                    // of the control socket
 	file    string                         // of the configuration; empty: flags alone
 	reread  func() (*config.Config, error) // nil without a file
 
@@ -50,7 +50,6 @@ type daemon struct {
 	failed chan error      // of a listener
 	began  time.Time
 
-	limits config.Limits // as they were at the start
 	pool   *tcp.Pool
 	fabric *fabric
 	server *target.Server
@@ -60,6 +59,7 @@ type daemon struct {
 	cfg     *config.Config
 	targets map[string]*served
 	portals map[string][]*listener
+	asides  [numAsides]*aside // nil where nobody asks for it
 	ready   bool
 	zombies []*disk // taken away, and not yet let go by their last command
 }
@@ -88,7 +88,7 @@ func (d *daemon) fail(err error) {
 
 // run serves c until ctx ends. An error that is a config.Errors tells why nothing has been served.
 func (d *daemon) run(ctx context.Context, c *config.Config) (err error) {
-	d.began, d.limits = time.Now(), c.Limits
+	d.began, d.attend = time.Now(), d.control
 	d.sockets = passedSockets()
 	defer d.sockets.close()
 	serving, stop := context.WithCancel(ctx)
@@ -98,24 +98,15 @@ func (d *daemon) run(ctx context.Context, c *config.Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.fabric.close()) }()
-	control, figures, err := d.openService(c)
-	if err != nil {
-		return err
-	}
 	d.withDefaults(c)
 	if open(c) {
 		d.log.Warn("whoever can connect can read and write the disks: see --chap-file, --allow-initiator and --allow-network")
 	}
 	if _, err := d.apply(serving, c, false); err != nil {
-		closeAll(control, figures)
 		return errors.Join(err, d.end(stop))
 	}
 	hangup, release := hangups()
 	defer release()
-	if err := d.serveAside(control, figures); err != nil {
-		closeAll(control, figures)
-		return errors.Join(err, d.end(stop))
-	}
 	d.announce()
 	d.work.Go(func() { d.reloads(hangup) })
 	err = d.wait(ctx)
@@ -144,21 +135,15 @@ func (d *daemon) open(c *config.Config) error {
 	if err != nil {
 		return errors.Join(err, dev.Close())
 	}
-	d.server, err = target.New(target.Config{
-		Limits: target.Limits{
-			Window: c.Limits.Window, Sessions: c.Limits.Sessions, InitiatorSessions: min(c.Limits.InitiatorSessions, c.Limits.Sessions),
-			Connections: c.Limits.Connections, Logins: c.Limits.Logins, Commands: c.Limits.Commands, Workers: c.Limits.Workers,
-		},
-		LoginTimeout: c.Timers.Login, PingInterval: c.Timers.Ping, PingTimeout: c.Timers.Dead, LogoutWait: c.Timers.Logout,
-		Meter: c.Metrics.Listen != "", Log: d.log,
-	})
+	d.server, err = target.New(target.Config{Log: d.log})
+	if err == nil {
+		err = d.server.Change(settings(c))
+	}
 	if err != nil {
 		return errors.Join(err, domain.Close(), dev.Close())
 	}
-	d.fabric = &fabric{
-		dev: dev, domain: domain, link: o.Link(), memory: int(min(c.Limits.SessionMemory, 16<<20)),
-		pool: d.pool, share: int(c.Limits.SessionMemory), server: d.server, log: d.log,
-	}
+	d.fabric = &fabric{dev: dev, domain: domain, pool: d.pool, server: d.server, log: d.log}
+	d.fabric.shape.Store(shapeOf(c))
 	return nil
 }
 
@@ -183,51 +168,6 @@ func (d *daemon) withDefaults(c *config.Config) {
 	default:
 		c.Portals = []config.Portal{{Listen: defaultListen, Pos: config.Pos{File: "--listen"}}}
 	}
-}
-
-// openService opens the control socket and the listener for figures.
-func (d *daemon) openService(c *config.Config) (control, figures net.Listener, err error) {
-	if c.Metrics.Listen != "" {
-		if figures, err = metrics.Listen(c.Metrics.Listen); err != nil {
-			return nil, nil, err
-		}
-	}
-	if c.Control != "" {
-		if control, err = ctl.Listen(c.Control); err != nil {
-			closeAll(figures)
-			return nil, nil, err
-		}
-	}
-	return control, figures, nil
-}
-
-// serveAside serves the control socket and the figures until the daemon ends.
-func (d *daemon) serveAside(control, figures net.Listener) error {
-	if figures != nil {
-		h, err := metrics.Handler(metrics.Source{
-			Target: d.server.Metrics, RDMA: d.fabric.stats, Memory: d.memory, Healthy: d.healthy, Ready: d.isReady, Version: cli.Version(),
-			Sessions: func() bool {
-				d.mu.Lock()
-				defer d.mu.Unlock()
-				return d.cfg.Metrics.Sessions
-			},
-		})
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(d.out, "metrics: http://%s/metrics\n", figures.Addr()); err != nil {
-			return err
-		}
-		d.work.Go(func() {
-			if err := metrics.Serve(d.ctx, figures, h); err != nil {
-				d.log.Error("metrics are not served any more", "err", err)
-			}
-		})
-	}
-	if control != nil {
-		d.work.Go(func() { ctl.Serve(d.ctx, control, d.control, d.log) })
-	}
-	return nil
 }
 
 // memory is what is held outside of the Go heap, in octets.
@@ -354,9 +294,6 @@ func (d *daemon) reload(ctx context.Context) (*report, error) {
 	for _, s := range r.Changes {
 		d.log.Info("reload", "change", s)
 	}
-	for _, s := range r.Restart {
-		d.log.Warn("reload: in effect at the next start", "setting", s)
-	}
 	return r, nil
 }
 
@@ -423,8 +360,6 @@ func newDevice(name string, group uint16) *scsi.Device {
 // report is what a change has done.
 type report struct {
 	Changes []string `json:"changes"`
-	// Restart names what differs and takes effect at the next start only.
-	Restart []string `json:"restart,omitempty"`
 }
 
 func (r *report) changef(format string, args ...any) {
@@ -435,9 +370,6 @@ func (r *report) String() string {
 	var b strings.Builder
 	for _, s := range r.Changes {
 		b.WriteString(s + "\n")
-	}
-	for _, s := range r.Restart {
-		b.WriteString(s + ": in effect at the next start\n")
 	}
 	if b.Len() == 0 {
 		return "nothing to change\n"

@@ -70,7 +70,7 @@ func (l *listener) close() {
 }
 
 // openPortal opens what p names; several listeners if systemd has passed several sockets of that name.
-func (d *daemon) openPortal(ctx context.Context, p config.Portal) ([]*listener, error) {
+func (d *daemon) openPortal(ctx context.Context, p config.Portal, link *rnic.LinkOptions) ([]*listener, error) {
 	fail := func(err error) error { return &config.Error{Pos: p.Pos, Text: err.Error()} }
 	var lns []*listener
 	switch name, fromSystemd := strings.CutPrefix(p.Listen, config.Systemd); {
@@ -83,7 +83,7 @@ func (d *daemon) openPortal(ctx context.Context, p config.Portal) ([]*listener, 
 			lns = append(lns, &listener{tcp: s})
 		}
 	case p.RDMA:
-		ln, err := d.fabric.listen(ctx, p.Listen)
+		ln, err := d.fabric.listen(ctx, p.Listen, link)
 		if err != nil {
 			return nil, fail(err)
 		}

@@ -6,7 +6,10 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 
+	"goiwarp/cmd/internal/rdma"
+	"goiwarp/cmd/iserd/internal/config"
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/target"
 	"goiwarp/iscsi/tcp"
@@ -21,16 +24,26 @@ const maxHandshakes = 64
 type fabric struct {
 	dev    rnic.Device
 	domain *iser.Domain
-	link   *rnic.LinkOptions
-	memory int       // octets of data of one connection in iSER
-	pool   *tcp.Pool // memory of connections over TCP
-	share  int       // octets of it that one may have
+	shape  atomic.Pointer[shape] // of connections that come now
+	pool   *tcp.Pool             // memory of connections over TCP
 	server *target.Server
 	log    *slog.Logger
 
 	mu    sync.Mutex // guards what follows
 	live  map[counted]struct{}
 	ended rnic.Stats // of connections that are gone
+}
+
+// shape is what a connection gets when it comes, and keeps.
+type shape struct {
+	link   *rnic.LinkOptions
+	memory int // octets of data of one connection over iSER
+	share  int // octets of data of one connection over TCP
+}
+
+func shapeOf(c *config.Config) *shape {
+	o := rdma.Options{CRC: c.RDMA.CRC, MaxFPDU: c.RDMA.MaxFPDU}
+	return &shape{link: o.Link(), memory: int(min(c.Limits.SessionMemory, 16<<20)), share: int(c.Limits.SessionMemory)}
 }
 
 // counted is a connection that may move data by RDMA.
@@ -43,7 +56,7 @@ func (f *fabric) upgrade() func(context.Context, net.Conn, []byte) (iscsi.Datamo
 		return nil
 	}
 	return func(ctx context.Context, conn net.Conn, read []byte) (iscsi.Datamover, error) {
-		req, err := up.UpgradeRequest(ctx, conn, read, f.link)
+		req, err := up.UpgradeRequest(ctx, conn, read, f.shape.Load().link)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +65,7 @@ func (f *fabric) upgrade() func(context.Context, net.Conn, []byte) (iscsi.Datamo
 }
 
 func (f *fabric) accept(ctx context.Context, req rnic.Request) (iscsi.Datamover, error) {
-	return iser.Accept(ctx, req, iser.Config{Domain: f.domain, BufferMemory: f.memory, Log: f.log})
+	return iser.Accept(ctx, req, iser.Config{Domain: f.domain, BufferMemory: f.shape.Load().memory, Log: f.log})
 }
 
 // serve runs a connection to its end, and counts what it did.
@@ -108,11 +121,11 @@ func add(to *rnic.Stats, s rnic.Stats) {
 }
 
 // listen opens a listener of the device itself.
-func (f *fabric) listen(ctx context.Context, addr string) (rnic.Listener, error) {
+func (f *fabric) listen(ctx context.Context, addr string, link *rnic.LinkOptions) (rnic.Listener, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return nil, fmt.Errorf("%q: want ADDRESS:PORT, with an IPv6 address in brackets", addr)
 	}
-	ln, err := f.dev.Listen(ctx, addr, f.link)
+	ln, err := f.dev.Listen(ctx, addr, link)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", addr, err)
 	}

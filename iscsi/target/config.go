@@ -179,6 +179,8 @@ func (l *Limits) setDefaults() error {
 		return fmt.Errorf("target: command window %d: want 1 to 65536", l.Window)
 	case l.Immediate < 1 || l.Workers < 1 || l.OutstandingR2T < 1:
 		return errors.New("target: immediate commands, workers and outstanding R2Ts must be at least 1")
+	case l.Workers > maxWorkers:
+		return fmt.Errorf("target: %d workers: want at most %d", l.Workers, maxWorkers)
 	case l.Sessions < 1 || l.Sessions > 65535:
 		return fmt.Errorf("target: %d sessions: want 1 to 65535", l.Sessions)
 	case l.InitiatorSessions < 1:

@@ -31,6 +31,7 @@ type conn struct {
 	dm     iscsi.Datamover
 	portal PortalInfo
 	log    *slog.Logger
+	set    *Settings // as they were when it came
 
 	// events wakes Serve's goroutine, which does what an upcall may not wait for.
 	events chan func()
@@ -87,7 +88,7 @@ type conn struct {
 
 func newConn(s *Server, dm iscsi.Datamover, portal PortalInfo) *conn {
 	c := &conn{
-		srv: s, dm: dm, portal: portal, log: s.log,
+		srv: s, dm: dm, portal: portal, log: s.log, set: s.live.Load(),
 		events: make(chan func(), 4),
 		turns:  make(map[*unit]*turn),
 		down:   make(chan struct{}), over: make(chan struct{}),

@@ -43,10 +43,10 @@ func (l *loginCrowd) enter(c *conn, limit int) (oldest *conn, dropped int) {
 func (s *Server) beginOpening(c *conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.opening >= s.cfg.Limits.Sessions {
+	if s.opening >= s.live.Load().Sessions {
 		return iscsi.NewLoginError(iscsi.LoginNoResources, "%d sessions are being opened", s.opening)
 	}
-	if n := len(s.conns) - s.logins.conns.Len(); n >= s.cfg.Limits.Connections {
+	if n := len(s.conns) - s.logins.conns.Len(); n >= s.live.Load().Connections {
 		return iscsi.NewLoginError(iscsi.LoginNoResources, "%d connections are open", n)
 	}
 	s.leaveLogin(c)
@@ -76,7 +76,7 @@ func (c *conn) crowdedOut(dropped int) {
 		return
 	}
 	if dropped > 0 {
-		c.log.Warn("too many logins at once; the oldest was dropped", "limit", c.srv.cfg.Limits.Logins, "dropped", dropped)
+		c.log.Warn("too many logins at once; the oldest was dropped", "limit", c.srv.live.Load().Logins, "dropped", dropped)
 	}
 	c.srv.countRefusal("crowded out")
 	c.lose(ErrLoginCrowded)

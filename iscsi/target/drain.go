@@ -40,7 +40,7 @@ func (s *Server) Disconnect(tsih uint16) (ok bool) {
 		return false
 	}
 	s.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*s.cfg.LogoutWait+s.cfg.AbortWait)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*s.live.Load().LogoutWait+s.cfg.AbortWait)
 		defer cancel()
 		_ = s.endSessions(ctx, []*session{ss}, ErrDrained) // late ones are dropped, which is what was asked for
 	})
@@ -70,7 +70,7 @@ func (s *Server) endSessions(ctx context.Context, all []*session, cause error) e
 	for _, ss := range all {
 		ss.each(func(c *conn) { c.askLogout(cause) })
 	}
-	grace := time.NewTimer(s.cfg.LogoutWait)
+	grace := time.NewTimer(s.live.Load().LogoutWait)
 	defer grace.Stop()
 	late := grace.C
 	for i := 0; i < len(all); {

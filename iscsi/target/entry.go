@@ -206,7 +206,7 @@ func (c *conn) visible(all []*node) []*node {
 
 // sessionsBy counts an initiator's sessions. s.mu is held.
 func (s *Server) sessionsBy(initiator string) (n int) {
-	if s.cfg.Limits.InitiatorSessions >= s.cfg.Limits.Sessions {
+	if set := s.live.Load(); set.InitiatorSessions >= set.Sessions {
 		return 0 // the other limit comes first
 	}
 	for key := range s.byKey {

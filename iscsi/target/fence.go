@@ -134,7 +134,7 @@ func (h *shared) raise(r handed) {
 		}
 	}
 	f.ask()
-	f.timer = time.AfterFunc(h.srv.cfg.PingTimeout, func() { h.fenceExpired(f) })
+	f.timer = time.AfterFunc(h.srv.live.Load().PingTimeout, func() { h.fenceExpired(f) })
 }
 
 // advanceFence goes on as far as what was acknowledged lets it. The session's lock is held.
@@ -202,10 +202,10 @@ func (h *shared) fenceExpired(f *fence) {
 				late = append(late, n.conn)
 			}
 		}
-		f.timer.Reset(h.srv.cfg.PingTimeout)
+		f.timer.Reset(h.srv.live.Load().PingTimeout)
 	}
 	for _, c := range late {
-		c.log.Warn("peer does not acknowledge responses", "cid", c.params.CID, "after", h.srv.cfg.PingTimeout)
+		c.log.Warn("peer does not acknowledge responses", "cid", c.params.CID, "after", h.srv.live.Load().PingTimeout)
 		c.lose(ErrDeadPeer)
 	}
 	h.mu.Unlock()

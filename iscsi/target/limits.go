@@ -40,7 +40,7 @@ func (c *conn) begin(t *task) {
 	if c.meter != nil {
 		t.began = now()
 	}
-	limit := int64(c.srv.cfg.Limits.Commands)
+	limit := int64(c.srv.live.Load().Commands)
 	if limit == 0 {
 		return
 	}

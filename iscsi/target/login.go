@@ -55,7 +55,7 @@ func (c *conn) beginLogin() {
 		RDMA:     info.RDMA,
 		Handover: info.Handover,
 		Identify: c.identify,
-		Window:   l.Window,
+		Window:   c.room,
 	})
 }
 
@@ -142,7 +142,7 @@ func (c *conn) loginTimeout() {
 	}
 	id := c.login.machine.Identity()
 	c.srv.countRefusal("timeout")
-	c.log.Warn("login timed out", "initiator", id.InitiatorName, "after", c.srv.cfg.LoginTimeout)
+	c.log.Warn("login timed out", "initiator", id.InitiatorName, "after", c.set.LoginTimeout)
 	c.lose(ErrLoginTimeout)
 }
 
@@ -171,7 +171,7 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 	if err == nil {
 		c.dm.NoticeKeyValues(params) // before what they are the measure of is allocated (RFC 7145, section 5.1.2)
 		err = c.dm.AllocateConnectionResources(iscsi.ConnectionResources{
-			Target: true, Window: c.srv.cfg.Limits.Window, RecvDataSegment: params.MaxRecvDataSegment,
+			Target: true, Window: ss.shared.room, RecvDataSegment: params.MaxRecvDataSegment,
 			MaxAHS: maxAHS, Discovery: params.Discovery,
 		})
 		if err != nil {

@@ -206,7 +206,7 @@ func (s *Server) Metrics() Metrics {
 		}
 	}
 	s.mu.Unlock()
-	if !s.cfg.Meter {
+	if !s.live.Load().Meter {
 		return m
 	}
 	for _, n := range s.all() {
@@ -218,6 +218,9 @@ func (s *Server) Metrics() Metrics {
 		}
 	}
 	for _, ss := range sessions {
+		if ss.shared.meter == nil { // it is older than the wish to measure
+			continue
+		}
 		c := ss.current()
 		v := SessionMetrics{ss.tsih, ss.key.target, ss.key.initiator, c.dm.Info().Transport, ss.shared.meter.Measure()}
 		c.mu.Lock()

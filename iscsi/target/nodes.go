@@ -110,7 +110,7 @@ func (s *Server) AddTarget(t Target) error {
 	if err := checkTarget(&t); err != nil {
 		return err
 	}
-	n, err := newNode(t, s.cfg.Limits.Workers)
+	n, err := newNode(t, s.live.Load().Workers)
 	if err != nil {
 		return err
 	}
@@ -124,6 +124,7 @@ func (s *Server) AddTarget(t Target) error {
 	case s.node(t.Name) != nil:
 		return fmt.Errorf("%w: %s", ErrTargetTaken, t.Name)
 	}
+	n.setWorkers(s.live.Load().Workers) // Change has not seen it
 	s.warnWeak(t.Name, n.access.Load())
 	next := append(slices.Clone(s.all()), n)
 	s.nodes.Store(&next)

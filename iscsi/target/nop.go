@@ -54,7 +54,7 @@ func (c *conn) sendPing() {
 
 // watch is Serve's wait in full feature phase: it pings a peer that is silent and drops one that stays so.
 func (c *conn) watch() {
-	interval := c.srv.cfg.PingInterval
+	interval := c.set.PingInterval
 	if interval < 0 {
 		interval = 0
 	}
@@ -82,12 +82,12 @@ func (c *conn) watch() {
 			case !quiet || c.state != stateFull:
 				asked = false
 			case asked:
-				c.log.Warn("peer does not answer", "after", c.srv.cfg.PingTimeout)
+				c.log.Warn("peer does not answer", "after", c.set.PingTimeout)
 				c.lose(ErrDeadPeer)
 			default:
 				c.sendPing()
 				asked = c.ping.open || c.discovery
-				next = c.srv.cfg.PingTimeout
+				next = c.set.PingTimeout
 			}
 			c.unlock()
 			timer.Reset(next)

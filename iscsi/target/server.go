@@ -15,8 +15,11 @@ import (
 
 // Server serves target nodes over connections that others accept and hand in.
 type Server struct {
-	cfg Config
-	log *slog.Logger
+	cfg  Config // as it was at first; what can be changed is in live
+	live atomic.Pointer[Settings]
+	log  *slog.Logger
+
+	changing sync.Mutex // one Change at a time
 
 	// Replaced as a whole, nodes with mu held, so that readers need no lock.
 	nodes     atomic.Pointer[[]*node]
@@ -94,6 +97,7 @@ func New(cfg Config) (*Server, error) {
 		sessions: make(map[uint16]*session),
 		byKey:    make(map[sessionKey]*session),
 	}
+	s.live.Store(cfg.settings())
 	s.guard.limit = cfg.Limits.AuthFailures
 	var nodes []*node
 	for _, t := range cfg.Targets {
@@ -128,7 +132,7 @@ func (s *Server) Serve(dm iscsi.Datamover, portal PortalInfo) error {
 		return ErrClosed
 	}
 	defer s.discharge(c)
-	timer := time.AfterFunc(s.cfg.LoginTimeout, c.loginTimeout)
+	timer := time.AfterFunc(c.set.LoginTimeout, c.loginTimeout)
 	defer timer.Stop()
 	dm.Start(c)
 	c.watch()
@@ -146,7 +150,7 @@ func (s *Server) enlist(c *conn) bool {
 		return false
 	}
 	s.conns[c] = struct{}{}
-	oldest, dropped := s.logins.enter(c, s.cfg.Limits.Logins)
+	oldest, dropped := s.logins.enter(c, s.live.Load().Logins)
 	s.mu.Unlock()
 	if oldest != nil {
 		oldest.crowdedOut(dropped)
@@ -217,7 +221,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.expireAll()
 	var errs []error
-	grace := time.NewTimer(s.cfg.LogoutWait)
+	grace := time.NewTimer(s.live.Load().LogoutWait)
 	defer grace.Stop()
 	select {
 	case <-empty:
@@ -326,7 +330,7 @@ func (c *conn) askLogout(cause error) {
 		c.expire()
 	case c.state == stateFull:
 		c.keepNothing = true
-		c.async(iscsi.AsyncLogout, uint16((c.srv.cfg.LogoutWait+time.Second-1)/time.Second))
+		c.async(iscsi.AsyncLogout, uint16((c.srv.live.Load().LogoutWait+time.Second-1)/time.Second))
 	}
 }
 

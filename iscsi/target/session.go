@@ -71,10 +71,11 @@ func (s *Server) open(c *conn, n *node, p *iscsi.Params) (*session, error) {
 
 // register gives a session its handle. s.mu is held.
 func (s *Server) register(c *conn, key sessionKey, n *node, p *iscsi.Params) (*session, error) {
-	if len(s.sessions) >= s.cfg.Limits.Sessions {
+	set := s.live.Load()
+	if len(s.sessions) >= set.Sessions {
 		return nil, iscsi.NewLoginError(iscsi.LoginNoResources, "%d sessions are open", len(s.sessions))
 	}
-	if n := s.sessionsBy(key.initiator); n >= s.cfg.Limits.InitiatorSessions {
+	if n := s.sessionsBy(key.initiator); n >= set.InitiatorSessions {
 		return nil, iscsi.NewLoginError(iscsi.LoginNoResources, "%s has %d sessions", key.initiator, n)
 	}
 	for s.lastTSIH++; s.lastTSIH == 0 || s.sessions[s.lastTSIH] != nil; s.lastTSIH++ {

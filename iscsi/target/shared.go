@@ -10,7 +10,8 @@ import (
 // shared is what the connections of a session have in common: the command numbering, the tasks, and the lock that guards them and the
 // connections (RFC 7143, sections 4.2.2.1 and 4.2.5.1). A connection that logs in has one of its own, until it is added to a session.
 type shared struct {
-	srv *Server
+	srv  *Server
+	room int // commands in progress: Limits.Window when the session began
 
 	mu      sync.Mutex
 	changed sync.Cond // with mu: a task ended, a transfer of a closing one did, or a connection
@@ -46,9 +47,10 @@ type shared struct {
 }
 
 func newShared(s *Server) *shared {
-	h := &shared{srv: s, tasks: make(map[uint32]*task), manage: make(map[uint32]struct{})}
+	set := s.live.Load()
+	h := &shared{srv: s, room: set.Window, tasks: make(map[uint32]*task), manage: make(map[uint32]struct{})}
 	h.changed.L = &h.mu
-	if s.cfg.Meter {
+	if set.Meter {
 		h.meter = new(Meter)
 	}
 	return h

@@ -25,7 +25,6 @@ const (
 // for all but HEAD OF QUEUE an older ORDERED one is. While zombies write, whatever touches the
 // medium waits, too, and so do commands that the logical unit's limiter holds back. Only admitted tasks acquire memory, so those who wait hold nothing that others need.
 type unit struct {
-	limit   int         // workers
 	retired atomic.Bool // the logical unit was removed: what has not begun to execute does not begin
 	meter   Meter       // without effect unless Config.Meter
 	limiter *scsi.Limiter
@@ -43,6 +42,7 @@ type unit struct {
 	drained  []chan struct{} // to be closed when the set is empty
 	count    int             // tasks in the set
 	turns    turns           // runnable tasks
+	limit    int             // of workers
 	workers  int             // goroutines that do not wait for a peer
 	idle     int
 	closed   bool
@@ -51,7 +51,7 @@ type unit struct {
 }
 
 func newUnit(limit int) *unit {
-	return &unit{limit: limit, wake: make(chan struct{}, limit)}
+	return &unit{limit: limit, wake: make(chan struct{}, maxWorkers)}
 }
 
 // enter adds a task as the newest and tells whether it is admitted; if not, it is queued for a

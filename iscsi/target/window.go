@@ -174,7 +174,7 @@ func (c *conn) discardHeld() {
 
 // window is MaxCmdSN: commands in progress take room, and it never goes back. c.mu is held.
 func (c *conn) window() iscsi.SN {
-	room := c.srv.cfg.Limits.Window - c.inFlight
+	room := c.room - c.inFlight
 	if last := c.expCmdSN + iscsi.SN(max(room, 0)) - 1; c.maxCmdSN.Less(last) {
 		c.maxCmdSN = last
 	}

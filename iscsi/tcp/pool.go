@@ -24,16 +24,18 @@ var sharedPool = sync.OnceValue(func() *Pool { return NewPool(DefaultPool) })
 // Pool lends page-aligned memory outside the Go heap to the connections that share it. It takes zones of 16 MiB
 // from the system as they are needed, up to a bound, and gives empty ones back but for one.
 type Pool struct {
-	limit int // zones
-
-	mu    sync.Mutex // guards zones and what is in them
+	mu    sync.Mutex // guards what follows, and what is in the zones
+	limit int        // zones
 	zones []*zone
 }
 
 // NewPool returns a pool of at most limit octets, rounded up to whole zones of 16 MiB.
 func NewPool(limit int) *Pool {
-	return &Pool{limit: max(1, (limit+zoneSize-1)/zoneSize)}
+	return &Pool{limit: zonesOf(limit)}
 }
+
+// zonesOf is how many zones hold that many octets.
+func zonesOf(limit int) int { return max(1, (limit+zoneSize-1)/zoneSize) }
 
 // zone is one stretch of memory under a buddy system: blocks of 1, 2, 4 ... pages, each on a multiple of its
 // own size, where two free halves become one block again.
@@ -131,7 +133,7 @@ func (p *Pool) take(order int) (*zone, int, error) {
 			return z, i, nil
 		}
 	}
-	if len(p.zones) == p.limit {
+	if len(p.zones) >= p.limit {
 		return nil, 0, errPoolUsed
 	}
 	z, err := newZone()
@@ -158,7 +160,7 @@ func (p *Pool) give(z *zone, i, order int) {
 			spare = true
 		}
 	}
-	if spare {
+	if spare || len(p.zones) > p.limit {
 		p.zones = append(p.zones[:self], p.zones[self+1:]...)
 		unmapZone(z.mem)
 		z.mem = nil

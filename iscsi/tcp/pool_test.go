@@ -122,3 +122,41 @@ func TestDoubleReleasePanics(t *testing.T) {
 	b := &buffer{share: s}
 	require.Panics(t, b.Release)
 }
+
+// TestPoolLimitChanges: what is lent stays lent, what is empty goes back at once, and the new bound holds for what comes next.
+func TestPoolLimitChanges(t *testing.T) {
+	s := newShare(3*zoneSize, 4*zoneSize)
+	var lent []iscsi.Buffer
+	take := func() error {
+		b, err := s.alloc(zoneSize)
+		if err == nil {
+			lent = append(lent, b)
+		}
+		return err
+	}
+	for range 3 {
+		require.NoError(t, take())
+	}
+	require.ErrorIs(t, take(), errPoolUsed)
+	s.pool.SetLimit(4 * zoneSize)
+	require.NoError(t, take())
+	s.pool.SetLimit(zoneSize + 1)
+	require.Equal(t, PoolStats{Held: 4 * zoneSize, Lent: 4 * zoneSize, Limit: 2 * zoneSize}, s.pool.Stats())
+	lent[0].Bytes()[zoneSize-1] = 1
+	lent[0].Release()
+	require.EqualValues(t, 3*zoneSize, s.pool.Stats().Held, "it is not kept as a spare one")
+	lent = lent[1:]
+	require.ErrorIs(t, take(), errPoolUsed)
+	for _, b := range lent {
+		b.Release()
+	}
+	s.pool.SetLimit(1)
+	require.LessOrEqual(t, s.pool.Stats().Held, int64(zoneSize))
+	lent = nil
+	require.NoError(t, take())
+	require.ErrorIs(t, take(), errPoolUsed)
+	lent[0].Release()
+	for _, z := range s.pool.zones {
+		unmapZone(z.mem)
+	}
+}

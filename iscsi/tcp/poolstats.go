@@ -17,3 +17,24 @@ func (p *Pool) Stats() PoolStats {
 	}
 	return s
 }
+
+// SetLimit changes the pool's bound, rounded up as NewPool does, while it is used. What is lent stays lent: a pool that holds more than
+// the new bound takes nothing more from the system, and gives back what becomes empty, until it is within it.
+func (p *Pool) SetLimit(limit int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit = zonesOf(limit)
+	keep := p.zones[:0]
+	excess := len(p.zones) - p.limit
+	for _, z := range p.zones {
+		if excess > 0 && z.used == 0 {
+			unmapZone(z.mem)
+			z.mem = nil
+			excess--
+			continue
+		}
+		keep = append(keep, z)
+	}
+	clear(p.zones[len(keep):])
+	p.zones = keep
+}

@@ -5,7 +5,7 @@
 //	{"version":1,"ok":true,"result":{...}}
 //
 // A version that the daemon does not know, a command that it does not know and an argument that the command does not know are errors: nothing is
-// guessed. Whoever may open the socket may do everything.
+// guessed. Whoever may open the socket may do everything, but not keep others from it: see Serve.
 package ctl
 
 import (
@@ -15,10 +15,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
-	"sync"
 	"time"
 )
 
@@ -28,9 +26,7 @@ const (
 	// MaxRequest and MaxResponse bound what is read from the other side, in octets.
 	MaxRequest  = 1 << 20
 	MaxResponse = 256 << 20
-	// maxClients bounds the requests that are in progress at once; more wait.
-	maxClients = 16
-	// patience is how long a client may take for its request.
+	// patience is how long a client may take to send its request, and to take its answer.
 	patience = 5 * time.Second
 )
 
@@ -89,60 +85,6 @@ func Listen(path string) (net.Listener, error) {
 	return ln, nil
 }
 
-// Serve answers requests until ctx ends, and returns after the last answer.
-func Serve(ctx context.Context, ln net.Listener, h Handler, log *slog.Logger) {
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-	var clients sync.WaitGroup
-	defer clients.Wait()
-	places := make(chan struct{}, maxClients)
-	for {
-		places <- struct{}{}
-		conn, err := ln.Accept()
-		if err != nil {
-			if ctx.Err() == nil {
-				log.Error("control socket is closed", "err", err)
-			}
-			return
-		}
-		clients.Go(func() {
-			defer func() { <-places }()
-			serve(ctx, conn, h)
-		})
-	}
-}
-
-// serve answers one request.
-func serve(ctx context.Context, conn net.Conn, h Handler) {
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	rsp := Response{Version: Version}
-	line, err := readLine(conn, MaxRequest)
-	if err == nil {
-		_ = conn.SetReadDeadline(time.Time{})
-		ctx, cancel := context.WithCancel(ctx)
-		gone := make(chan struct{})
-		go func() { // the client says nothing more: the end of its side is the end of its interest
-			defer close(gone)
-			_, _ = conn.Read(make([]byte, 1))
-			cancel()
-		}()
-		rsp.Result, err = answer(ctx, line, h)
-		_ = conn.SetReadDeadline(time.Unix(1, 0))
-		<-gone
-		cancel()
-	}
-	if rsp.OK = err == nil; err != nil {
-		rsp.Error = err.Error()
-	}
-	b, err := json.Marshal(rsp)
-	if err != nil {
-		return
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(patience))
-	_, _ = conn.Write(append(b, '\n'))
-}
-
 func answer(ctx context.Context, line []byte, h Handler) (json.RawMessage, error) {
 	var r Request
 	if err := json.Unmarshal(line, &r); err != nil {
@@ -195,11 +137,12 @@ func Call(ctx context.Context, path, command string, args, result any) error {
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("asking iserd: %w", reason(err))
-	}
+	_, asking := conn.Write(append(b, '\n')) // one that is refused for what others do has its answer all the same
 	line, err := readLine(conn, MaxResponse)
 	if err != nil {
+		if asking != nil && ctx.Err() == nil {
+			return fmt.Errorf("asking iserd: %w", reason(asking))
+		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}

@@ -22,16 +22,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // served serves h on a socket until the test ends.
 func served(t *testing.T, h Handler) (path string) {
 	t.Helper()
+	return offered(t, Service{Handle: h})
+}
+
+// offered serves s on a socket until the test ends.
+func offered(t *testing.T, s Service) (path string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "ctl")
 	require.NoError(t, err)
 	path = filepath.Join(dir, "s")
 	ln, err := Listen(path)
 	require.NoError(t, err)
+	s.Log = slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Serve(ctx, ln, h, slog.New(slog.DiscardHandler))
+		Serve(ctx, ln, s)
 	}()
 	t.Cleanup(func() {
 		cancel()
