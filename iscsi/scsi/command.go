@@ -87,6 +87,8 @@ type command struct {
 	// zero has a bit for each bit of octet 1 that must be 0, because what it asks for is not
 	// offered and the command would do something else without it.
 	zero byte
+	// anchor is the bit in zero that is ANCHOR, which some logical units offer.
+	anchor byte
 	// when tells whether a logical unit offers the command; nil is always.
 	when func(l *LU) bool
 	// plan says what the CDB asks to move; nil is nothing. l is nil at a LUN that is not there.
@@ -175,12 +177,12 @@ var commands = []command{
 		usage: []byte{OpSynchronizeCache10, 0x02, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0}, run: (*task).synchronizeCache,
 	},
 	{
-		op: OpWriteSame10, name: "WRITE SAME(10)", flags: medium | waits, zero: protect | 0x16,
+		op: OpWriteSame10, name: "WRITE SAME(10)", flags: medium | waits, zero: protect | 0x16, anchor: 0x10,
 		usage: []byte{OpWriteSame10, 0x08, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0},
 		plan:  planWriteSame, run: (*task).writeSame,
 	},
 	{
-		op: OpUnmap, name: "UNMAP", flags: medium, zero: 0x01, when: (*LU).Thin,
+		op: OpUnmap, name: "UNMAP", flags: medium, zero: 0x01, anchor: 0x01, when: (*LU).Thin,
 		usage: []byte{OpUnmap, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0},
 		plan:  parameters(func(cdb []byte) int64 { return int64(binary.BigEndian.Uint16(cdb[7:])) }), run: (*task).unmap,
 	},
@@ -223,7 +225,7 @@ var commands = []command{
 		usage: []byte{OpSynchronizeCache16, 0x02, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0}, run: (*task).synchronizeCache,
 	},
 	{
-		op: OpWriteSame16, name: "WRITE SAME(16)", flags: medium | waits, zero: protect | 0x16,
+		op: OpWriteSame16, name: "WRITE SAME(16)", flags: medium | waits, zero: protect | 0x16, anchor: 0x10,
 		usage: []byte{OpWriteSame16, 0x09, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0},
 		plan:  planWriteSame, run: (*task).writeSame,
 	},

@@ -167,6 +167,9 @@ func (t *task) reportOpcode(options byte, timeouts bool, allocation int64) {
 	data := append(t.reply[:0], 0, support, 0, byte(size))
 	if c != nil {
 		data = append(data, c.usage...)
+		if t.lu.anchors {
+			data[4+1] |= c.anchor
+		}
 		if timeouts {
 			data = appendTimeouts(data, c)
 		}

@@ -236,6 +236,9 @@ func (t *task) vpdProvisioning(p []byte) []byte {
 	if !t.lu.thin {
 		return append(p, 0, 0, 0, 0)
 	}
-	// LBPU, LBPWS, LBPWS10, LBPRZ; thin.
-	return append(p, 0, 0x80|0x40|0x20|0x04, 0x02, 0)
+	bits := byte(0x80 | 0x40 | 0x20 | 0x04) // LBPU, LBPWS, LBPWS10, LBPRZ
+	if t.lu.anchors {
+		bits |= 0x02 // ANC_SUP
+	}
+	return append(p, 0, bits, 0x02, 0) // thin
 }

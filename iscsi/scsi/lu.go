@@ -77,15 +77,16 @@ var ErrShrink = errors.New("scsi: would shrink the logical unit")
 // LU is one logical unit, a direct access block device over a store. All methods may be called by
 // many goroutines at once.
 type LU struct {
-	store  store.Store
-	cfg    LUConfig // completed
-	info   store.Info
-	log    *slog.Logger
-	thin   bool
-	ident  identity
-	limits limits
-	locks  rangeLock
-	faults faultLog
+	store   store.Store
+	cfg     LUConfig // completed
+	info    store.Info
+	log     *slog.Logger
+	thin    bool
+	anchors bool // blocks can be anchored
+	ident   identity
+	limits  limits
+	locks   rangeLock
+	faults  faultLog
 
 	blocks  atomic.Uint64 // capacity
 	told    atomic.Uint64 // capacity that nexuses were last told
@@ -137,6 +138,8 @@ func NewLU(s store.Store, cfg LUConfig) (*LU, error) {
 	case ProvisionAuto:
 		l.thin = canDiscard
 	}
+	_, canAnchor := s.(store.Anchorer)
+	l.anchors = l.thin && canAnchor && l.info.Anchors
 	l.wce.Store(!cfg.WriteThrough)
 	if err := l.limiter.Set(cfg.IOPS, cfg.Bandwidth); err != nil {
 		return nil, err

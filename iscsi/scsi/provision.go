@@ -7,9 +7,9 @@ import (
 	"goiwarp/iscsi/store"
 )
 
-// discard unmaps blocks. They read as zeros afterwards, those in a granule that is not wholly
-// inside, too.
-func (t *task) discard(lba, n uint64) error {
+// discard unmaps blocks, or anchors them, which keeps their space and gives space to those that have none. They read as zeros afterwards,
+// those in a granule that is not wholly inside, too.
+func (t *task) discard(lba, n uint64, anchor bool) error {
 	l := t.lu
 	s := span{lba: lba, end: lba + n}
 	if err := l.locks.lock(t.ctx, s); err != nil {
@@ -17,6 +17,9 @@ func (t *task) discard(lba, n uint64) error {
 	}
 	defer l.locks.unlock(s)
 	bs := int64(l.cfg.BlockSize)
+	if anchor {
+		return l.store.(store.Anchorer).Anchor(int64(lba)*bs, int64(n)*bs)
+	}
 	return l.store.(store.Discarder).Discard(int64(lba)*bs, int64(n)*bs)
 }
 
@@ -55,7 +58,7 @@ func (t *task) settle(err error, lba uint64) {
 //	+------------+-------------+--------+----------------+-------------+---------+---
 //
 // Everything is checked before the first block is unmapped. A last descriptor that is not whole is
-// ignored.
+// ignored. With ANCHOR the blocks keep their space, or get it.
 func (t *task) unmap() {
 	l := t.lu
 	length := int64(binary.BigEndian.Uint16(t.cdb[7:]))
@@ -103,7 +106,7 @@ func (t *task) unmap() {
 			t.res.Err = err
 			return
 		}
-		if err := t.discard(lba, blocks); err != nil {
+		if err := t.discard(lba, blocks, t.cdb[1]&0x01 != 0); err != nil {
 			t.storeError(err, true, lba)
 			return
 		}
@@ -114,7 +117,7 @@ func (t *task) unmap() {
 }
 
 // writeSame is WRITE SAME(10) and (16): one block of data, or zeros with NDOB, for all blocks; a length of 0
-// reaches to the end. With UNMAP and zeros the blocks are unmapped, which reads the same (SBC-3, section 5.38 ff.).
+// reaches to the end. With UNMAP and zeros the blocks are unmapped, with ANCHOR anchored, which reads the same (SBC-3, section 5.43).
 // It can take long, and ends between two pieces when it is aborted.
 func (t *task) writeSame() {
 	l := t.lu
@@ -124,10 +127,14 @@ func (t *task) writeSame() {
 	if !t.writable() {
 		return
 	}
-	unmap := t.cdb[1]&0x08 != 0
+	unmap, anchor := t.cdb[1]&0x08 != 0, t.cdb[1]&0x10 != 0
 	ndob := t.cdb[0] == OpWriteSame16 && t.cdb[1]&0x01 != 0
 	if unmap && !l.thin {
 		t.badBits(1, 0x08)
+		return
+	}
+	if anchor && !unmap { // SBC-3, table 128
+		t.badBits(1, 0x10)
 		return
 	}
 	if !t.within(lba, n) {
@@ -156,7 +163,7 @@ func (t *task) writeSame() {
 	if ndob || isZero(buf[:bs]) {
 		var err error
 		if unmap {
-			err = t.discard(lba, n)
+			err = t.discard(lba, n, anchor)
 		} else {
 			err = t.zero(lba, n)
 		}
@@ -198,7 +205,7 @@ func isZero(p []byte) bool {
 const maxStatusDescriptors = 31
 
 // getLBAStatus tells from which block on how many are mapped or not (SBC-3, section 5.6): a header
-// of 8 octets, then descriptors of LBA (8), blocks (4), provisioning status (1: 0 mapped, 1 not)
+// of 8 octets, then descriptors of LBA (8), blocks (4), provisioning status (1: 0 mapped, 1 not, 2 anchored)
 // and 3 of nothing.
 func (t *task) getLBAStatus() {
 	l := t.lu
@@ -209,25 +216,16 @@ func (t *task) getLBAStatus() {
 		t.fail(KeyIllegalRequest, CodeLBAOutOfRange)
 		return
 	}
-	m, _ := l.store.(store.Mapper)
 	data := t.reply[:8]
 	clear(data)
-	bs := int64(l.cfg.BlockSize)
 	for n := 0; n < maxStatusDescriptors && lba < blocks; n++ {
-		mapped, count, err := true, min(blocks-lba, 0xffffffff), error(nil)
-		if m != nil {
-			mapped, count, err = blockStatus(m, lba, count, bs)
-		}
+		status, count, err := l.blockStatus(lba, min(blocks-lba, 0xffffffff))
 		if err != nil {
 			t.storeError(err, false, lba)
 			return
 		}
 		data = binary.BigEndian.AppendUint64(data, lba)
 		data = binary.BigEndian.AppendUint32(data, uint32(count))
-		status := byte(1)
-		if mapped {
-			status = 0
-		}
 		data = append(data, status, 0, 0, 0)
 		lba += count
 		if int64(len(data)) >= allocation {
@@ -238,21 +236,46 @@ func (t *task) getLBAStatus() {
 	t.answer(data, allocation)
 }
 
-// blockStatus rounds a store's extents to blocks: one that is mapped in part is mapped.
-func blockStatus(m store.Mapper, lba, most uint64, bs int64) (mapped bool, blocks uint64, err error) {
-	off, end := int64(lba)*bs, int64(lba+most)*bs
-	mapped, n, err := m.Extent(off, end-off)
-	if err != nil {
-		if errors.Is(err, errors.ErrUnsupported) {
-			return true, most, nil
-		}
-		return false, 0, err
+// Provisioning statuses of GET LBA STATUS.
+const (
+	statusMapped      = 0 // or unknown
+	statusDeallocated = 1
+	statusAnchored    = 2
+)
+
+// blockStatus rounds a store's extents to blocks: one that is not the same throughout is mapped.
+func (l *LU) blockStatus(lba, most uint64) (status byte, blocks uint64, err error) {
+	bs := int64(l.cfg.BlockSize)
+	off, size := int64(lba)*bs, int64(most)*bs
+	var n int64
+	if l.anchors {
+		var p store.Provision
+		p, n, err = l.store.(store.Anchorer).Provisioned(off, size)
+		status = [...]byte{store.Mapped: statusMapped, store.Deallocated: statusDeallocated, store.Anchored: statusAnchored}[p]
+	} else {
+		status, n, err = l.mapped(off, size)
 	}
-	if mapped {
-		return true, uint64((n + bs - 1) / bs), nil
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return statusMapped, most, nil
+	case err != nil:
+		return statusMapped, 0, err
+	case status == statusMapped:
+		return statusMapped, uint64((n + bs - 1) / bs), nil
+	case n < bs:
+		return statusMapped, 1, nil
 	}
-	if n < bs {
-		return true, 1, nil
+	return status, uint64(n / bs), nil
+}
+
+func (l *LU) mapped(off, size int64) (status byte, n int64, err error) {
+	m, ok := l.store.(store.Mapper)
+	if !ok {
+		return statusMapped, size, nil
 	}
-	return false, uint64(n / bs), nil
+	mapped, n, err := m.Extent(off, size)
+	if mapped || err != nil {
+		return statusMapped, n, err
+	}
+	return statusDeallocated, n, nil
 }

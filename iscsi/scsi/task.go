@@ -77,8 +77,13 @@ func (t *task) execute() {
 		return
 	}
 	if bad := t.cdb[1] & c.zero; bad != 0 {
-		t.badBits(1, bad)
-		return
+		if t.lu.anchors {
+			bad &^= c.anchor
+		}
+		if bad != 0 {
+			t.badBits(1, bad)
+			return
+		}
 	}
 	if err := t.ctx.Err(); err != nil {
 		t.res.Err = err

@@ -117,6 +117,7 @@ func (s *File) probe() {
 	// A hole beyond the end changes nothing and shows whether the file system can do it.
 	if !s.info.ReadOnly && punchHole(s.fd, s.size.Load(), int64(s.info.Align), false) == nil {
 		s.info.DiscardGranularity = s.info.Align
+		s.info.Anchors = s.anchors()
 	}
 }
 

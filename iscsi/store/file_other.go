@@ -42,3 +42,5 @@ func punchHole(int, int64, int64, bool) error { return errors.ErrUnsupported }
 func zeroRange(int, int64, int64, bool) error { return errors.ErrUnsupported }
 
 func extent(_ int, _, most int64) (mapped bool, n int64, err error) { return true, most, nil }
+
+func holeProvision(_ int, _, n int64) (Provision, int64, error) { return Deallocated, n, nil }

@@ -9,7 +9,7 @@
 //	                      not believe a later Flush of the same data
 //
 // Optional abilities are further interfaces that a store may have (Discarder, Zeroer, FUAWriter,
-// Mapper, Resizer); a store that has the method but not the ability, as a filter over another store
+// Mapper, Anchorer, Resizer); a store that has the method but not the ability, as a filter over another store
 // may, returns errors.ErrUnsupported from it. Package storetest has the suite that every store
 // passes, and filters that delay, fail, forget and log.
 package store
@@ -56,6 +56,8 @@ type Info struct {
 	// AtomicWrite is the largest WriteAt, in octets, of which after any failure, a loss of power
 	// included, either all is there or nothing; 0 if the store promises it for none.
 	AtomicWrite int
+	// Anchors tells that Anchor works, and that Provisioned can tell what is anchored.
+	Anchors bool
 }
 
 // Discarder frees ranges; afterwards they read as zeros.
@@ -77,6 +79,24 @@ type FUAWriter interface {
 // all not.
 type Mapper interface {
 	Extent(off, max int64) (mapped bool, n int64, err error)
+}
+
+// Provision says what space a range has.
+type Provision uint8
+
+const (
+	Mapped      Provision = iota // it holds data, or may
+	Anchored                     // reads as zeros, and has its space: a write needs none
+	Deallocated                  // reads as zeros, and a write needs space
+)
+
+// Anchorer reserves the space of ranges that hold nothing. A store that has it says so in Info.Anchors.
+type Anchorer interface {
+	// Anchor makes the range read as zeros, with all the space that later writes need. Without that space it is ENOSPC, and some of the range
+	// may read as zeros already.
+	Anchor(off, n int64) error
+	// Provisioned tells what space there is: starting at off, the next n octets (n <= max) have all the same.
+	Provisioned(off, max int64) (p Provision, n int64, err error)
 }
 
 // Resizer changes the size.

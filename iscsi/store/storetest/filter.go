@@ -24,6 +24,7 @@ const (
 	FUA     Kind = "write-fua"
 	Flush   Kind = "flush"
 	Discard Kind = "discard"
+	Anchor  Kind = "anchor"
 	Zero    Kind = "zero"
 	Resize  Kind = "resize" // Off is the new size
 )
@@ -107,6 +108,22 @@ func (f *filter) Extent(off, most int64) (bool, int64, error) {
 		return false, 0, errors.ErrUnsupported
 	}
 	return m.Extent(off, most)
+}
+
+func (f *filter) Anchor(off, n int64) error {
+	a, ok := f.Store.(store.Anchorer)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return f.around(Op{Anchor, off, n}, nil, func() error { return a.Anchor(off, n) })
+}
+
+func (f *filter) Provisioned(off, most int64) (store.Provision, int64, error) {
+	a, ok := f.Store.(store.Anchorer)
+	if !ok {
+		return store.Mapped, 0, errors.ErrUnsupported
+	}
+	return a.Provisioned(off, most)
 }
 
 func match(kinds []Kind, k Kind) bool {
