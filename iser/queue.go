@@ -51,6 +51,11 @@ type op struct {
 	next   *op
 }
 
+// holds tells whether something is to be done when o has completed.
+func (o *op) holds() bool {
+	return o.kind != opControl || o.slot != nil || o.buf != nil || o.notify || o.ack
+}
+
 // opList is a first-in first-out list.
 type opList struct{ head, tail *op }
 
@@ -150,6 +155,7 @@ func (d *Datamover) pump() {
 		return
 	}
 	var first, last *op
+	held := false // memory, or somebody who waits
 	for d.nPosted < d.cfg.SendDepth {
 		var o *op
 		switch w := d.waiting.head; {
@@ -173,12 +179,16 @@ func (d *Datamover) pump() {
 			last.wr.Next = &o.wr
 		}
 		last = o
+		held = held || o.holds()
 		d.posted.push(o)
 		d.nPosted++
 	}
 	if first != nil {
-		// The last one tells when the unsignaled ones before it are done.
-		last.wr.Flags |= rnic.Signaled
+		// The last one tells when the unsignaled ones before it are done. Of PDUs that lie in their work requests nobody needs to hear, as long as
+		// the queue has room: a completion costs a command that waits for nothing else a goroutine's wake-up.
+		if held || d.nPosted > d.cfg.SendDepth/2 || d.phase == phaseDraining {
+			last.wr.Flags |= rnic.Signaled
+		}
 		if err := d.qp.PostSend(&first.wr); err != nil {
 			// As a whole or not at all: nothing of the chain will complete. Its ops stay on the
 			// list of posted ones and are given back when the connection is torn down.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,51 +20,85 @@ import (
 
 const benchTarget = "iqn.2026-11.com.example:nbd"
 
-// overISER opens a disk in memory of a target in this process, over iSER on the software RNIC.
-func overISER(t testing.TB) *initiator.Disk {
+// serveDisk serves a disk in memory on the software RNIC, and says where. The function that it returns ends that.
+func serveDisk(name string) (addr string, end func() error, err error) {
 	m, err := store.NewMemory(16 << 20)
-	require.NoError(t, err)
+	if err != nil {
+		return "", nil, err
+	}
 	lu, err := scsi.NewLU(m, scsi.LUConfig{BlockSize: blockSize})
-	require.NoError(t, err)
+	if err != nil {
+		return "", nil, err
+	}
 	dev := scsi.NewDevice(scsi.Port{})
-	require.NoError(t, dev.Add(0, lu))
+	if err := dev.Add(0, lu); err != nil {
+		return "", nil, err
+	}
 	server, err := target.New(target.Config{Targets: []target.Target{{Name: benchTarget, Device: dev}}})
-	require.NoError(t, err)
-	near, far := soft.New(soft.Config{Name: "initiator"}), soft.New(soft.Config{Name: "target"})
-	nearDomain, err := iser.NewDomain(near, iser.DomainConfig{})
-	require.NoError(t, err)
-	farDomain, err := iser.NewDomain(far, iser.DomainConfig{})
-	require.NoError(t, err)
+	if err != nil {
+		return "", nil, err
+	}
+	far := soft.New(soft.Config{Name: name})
+	domain, err := iser.NewDomain(far, iser.DomainConfig{})
+	if err != nil {
+		return "", nil, err
+	}
 	ln, err := far.Listen(context.Background(), "127.0.0.1:0", nil)
-	require.NoError(t, err)
+	if err != nil {
+		return "", nil, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		req, err := ln.Accept(ctx)
-		if err != nil {
-			return
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			req, err := ln.Accept(ctx)
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				if dm, err := iser.Accept(ctx, req, iser.Config{Domain: domain}); err == nil {
+					_ = server.Serve(dm, target.PortalInfo{})
+				}
+			})
 		}
-		if dm, err := iser.Accept(ctx, req, iser.Config{Domain: farDomain}); err == nil {
-			_ = server.Serve(dm, target.PortalInfo{})
-		}
-	}()
-	d, err := initiator.OpenDisk(t.Context(), initiator.DiskConfig{}, initiator.PathConfig{
-		Dialer: &iser.Dialer{Domain: nearDomain, Config: iser.Config{BufferMemory: 64 << 20}}, Addr: ln.Addr().String(), TargetName: benchTarget, LUN: scsi.EncodeLUN(0),
 	})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, d.Close())
-		if err := server.Shutdown(context.Background()); !errors.Is(err, target.ErrClosed) {
-			require.NoError(t, err)
+	return ln.Addr().String(), func() error {
+		err := server.Shutdown(context.Background())
+		if errors.Is(err, target.ErrClosed) {
+			err = nil
 		}
 		cancel()
-		require.NoError(t, ln.Close())
-		<-done
-		require.NoError(t, nearDomain.Close())
-		require.NoError(t, farDomain.Close())
-		require.NoError(t, near.Close())
-		require.NoError(t, far.Close())
+		err = errors.Join(err, ln.Close())
+		wg.Wait()
+		return errors.Join(err, domain.Close(), far.Close())
+	}, nil
+}
+
+// openDisk opens the disk of serveDisk. The function that it returns closes it.
+func openDisk(addr string) (*initiator.Disk, func() error, error) {
+	near := soft.New(soft.Config{Name: "initiator"})
+	domain, err := iser.NewDomain(near, iser.DomainConfig{})
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := initiator.OpenDisk(context.Background(), initiator.DiskConfig{}, initiator.PathConfig{
+		Dialer: &iser.Dialer{Domain: domain, Config: iser.Config{BufferMemory: 64 << 20}}, Addr: addr, TargetName: benchTarget, LUN: scsi.EncodeLUN(0),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return d, func() error { return errors.Join(d.Close(), domain.Close(), near.Close()) }, nil
+}
+
+// overISER opens a disk in memory of a target in this process, over iSER on the software RNIC.
+func overISER(t testing.TB) *initiator.Disk {
+	addr, end, err := serveDisk("target")
+	require.NoError(t, err)
+	d, closeDisk, err := openDisk(addr)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, closeDisk())
+		require.NoError(t, end())
 	})
 	return d
 }
@@ -113,80 +147,4 @@ func transmit(t testing.TB, s *Server) (*client, func()) {
 		require.NoError(t, near.Close())
 		require.ErrorIs(t, <-done, io.EOF)
 	}
-}
-
-// BenchmarkAddedLatency measures reads of 4 KiB, one at a time, by NBD and by the library's call, in turns of one run: ratio is the median of the
-// first over that of the second. Beside them it measures the bare socket: as many octets there and back, with nothing done. No server between can
-// add less than that, and own-µs is what ours adds to it.
-func BenchmarkAddedLatency(b *testing.B) {
-	d := overISER(b)
-	x, err := Describe(b.Context(), d.LUN)
-	require.NoError(b, err)
-	s, err := New(d, x, Config{})
-	require.NoError(b, err)
-	defer s.Close()
-	c, end := transmit(b, s)
-	defer end()
-	buf, err := d.Alloc(4096)
-	require.NoError(b, err)
-	defer buf.Release()
-	ask, answer := appendRequest(nil, CmdRead, 0, 1, 8192, 4096, nil), make([]byte, simpleReplyLen+4096)
-	byNBD := func() error {
-		if _, err := c.c.Write(ask); err != nil {
-			return err
-		}
-		_, err := io.ReadFull(c.c, answer)
-		return err
-	}
-	byCall := func() error { return d.ReadBuf(b.Context(), 16, 8, buf) }
-	bare, echo := pair(b, "unix")
-	echoed := make(chan struct{})
-	go func() {
-		defer close(echoed)
-		defer echo.Close()
-		q, a := make([]byte, requestLen), make([]byte, simpleReplyLen+4096)
-		for {
-			if _, err := io.ReadFull(echo, q); err != nil {
-				return
-			}
-			if _, err := echo.Write(a); err != nil {
-				return
-			}
-		}
-	}()
-	defer func() { _ = bare.Close(); <-echoed }()
-	bySocket := func() error {
-		if _, err := bare.Write(ask); err != nil {
-			return err
-		}
-		_, err := io.ReadFull(bare, answer)
-		return err
-	}
-	const turn = 64
-	var nbd, call, socket []time.Duration
-	measure := func(f func() error, list *[]time.Duration) {
-		for range turn {
-			begun := time.Now()
-			if err := f(); err != nil {
-				b.Fatal(err)
-			}
-			*list = append(*list, time.Since(begun))
-		}
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		measure(byCall, &call)
-		measure(byNBD, &nbd)
-		measure(bySocket, &socket)
-	}
-	median := func(l []time.Duration) float64 {
-		slices.Sort(l)
-		return float64(l[len(l)/2]) / 1e3
-	}
-	n, c1, s1 := median(nbd), median(call), median(socket)
-	b.ReportMetric(n, "nbd-µs")
-	b.ReportMetric(c1, "call-µs")
-	b.ReportMetric(s1, "socket-µs")
-	b.ReportMetric(n-c1-s1, "own-µs")
-	b.ReportMetric(n/c1, "ratio")
 }

@@ -1,0 +1,191 @@
+package nbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// roleVar names the part that a process plays which BenchmarkAddedLatency has started of itself: "ROLE ARGUMENT".
+const roleVar = "NBD_BENCHMARK_ROLE"
+
+// play plays a part until standard input ends. It prints a line when it is ready.
+func play(role string) error {
+	role, arg, _ := strings.Cut(role, " ")
+	switch role {
+	case "target":
+		addr, end, err := serveDisk("target")
+		if err != nil {
+			return err
+		}
+		fmt.Println(addr)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return end()
+	case "echo":
+		return playSocket(arg, func(_ context.Context, ln net.Listener) error {
+			c, err := ln.Accept()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			q, a := make([]byte, requestLen), make([]byte, simpleReplyLen+4096)
+			for {
+				if _, err := io.ReadFull(c, q); err != nil {
+					return nil
+				}
+				if _, err := c.Write(a); err != nil {
+					return nil
+				}
+			}
+		})
+	}
+	addr, path, _ := strings.Cut(arg, " ")
+	d, closeDisk, err := openDisk(addr)
+	if err != nil {
+		return err
+	}
+	x, err := Describe(context.Background(), d.LUN)
+	if err != nil {
+		return err
+	}
+	s, err := New(d, x, Config{})
+	if err != nil {
+		return err
+	}
+	err = playSocket(path, s.Listen)
+	s.Close()
+	return errors.Join(err, closeDisk())
+}
+
+func playSocket(path string, serve func(context.Context, net.Listener) error) error {
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	fmt.Println(path)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+		_ = ln.Close()
+	}()
+	if err := serve(ctx, ln); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// start starts another process of this program in a role, and returns the line that it prints when it is ready.
+func start(b *testing.B, role string) string {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleVar+"="+role)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(b, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(b, err)
+	require.NoError(b, cmd.Start())
+	b.Cleanup(func() {
+		require.NoError(b, in.Close())
+		require.NoError(b, cmd.Wait())
+	})
+	var line []byte
+	for one := make([]byte, 1); ; {
+		_, err := out.Read(one)
+		require.NoError(b, err)
+		if one[0] == '\n' {
+			return string(line)
+		}
+		line = append(line, one[0])
+	}
+}
+
+// blocking is a client's socket as threads use it that do nothing else: read and write wait in the kernel.
+func blocking(b *testing.B, path string) *os.File {
+	c, err := net.Dial("unix", path)
+	require.NoError(b, err)
+	f, err := c.(*net.UnixConn).File() // of its own, and blocking
+	require.NoError(b, err)
+	require.NoError(b, c.Close())
+	f.Fd() // File's descriptors block, and this keeps it so
+	b.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// BenchmarkAddedLatency measures reads of 4 KiB, one at a time, by NBD and by the library's call, in turns of one run: ratio is the median of the
+// first over that of the second. Target, server and client are processes of their own, as they are in use, and the client's thread waits in the
+// kernel, as qemu's and fio's do. Beside them it measures the bare socket: as many octets there and back, with nothing done. No server between can
+// add less than that, and own-µs is what ours adds to it.
+func BenchmarkAddedLatency(b *testing.B) {
+	dir := b.TempDir()
+	addr := start(b, "target")
+	d, closeDisk, err := openDisk(addr)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, closeDisk()) }()
+	nbdEnd := blocking(b, start(b, "server "+addr+" "+dir+"/nbd"))
+	echoEnd := blocking(b, start(b, "echo "+dir+"/echo"))
+	greetAs(b, nbdEnd)
+	buf, err := d.Alloc(4096)
+	require.NoError(b, err)
+	defer buf.Release()
+	ask, answer := appendRequest(nil, CmdRead, 0, 1, 8192, 4096, nil), make([]byte, simpleReplyLen+4096)
+	through := func(f *os.File) func() error {
+		return func() error {
+			if _, err := f.Write(ask); err != nil {
+				return err
+			}
+			_, err := io.ReadFull(f, answer)
+			return err
+		}
+	}
+	byCall, byNBD, bySocket := func() error { return d.ReadBuf(b.Context(), 16, 8, buf) }, through(nbdEnd), through(echoEnd)
+	const turn = 64
+	var nbd, call, socket []time.Duration
+	measure := func(f func() error, list *[]time.Duration) {
+		for range turn {
+			begun := time.Now()
+			if err := f(); err != nil {
+				b.Fatal(err)
+			}
+			*list = append(*list, time.Since(begun))
+		}
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for b.Loop() {
+		measure(byNBD, &nbd)
+		measure(bySocket, &socket)
+		runtime.UnlockOSThread() // the library's caller is any goroutine
+		measure(byCall, &call)
+		runtime.LockOSThread()
+	}
+	median := func(l []time.Duration) float64 {
+		slices.Sort(l)
+		return float64(l[len(l)/2]) / 1e3
+	}
+	n, c1, s1 := median(nbd), median(call), median(socket)
+	b.ReportMetric(n, "nbd-µs")
+	b.ReportMetric(c1, "call-µs")
+	b.ReportMetric(s1, "socket-µs")
+	b.ReportMetric(n-c1-s1, "own-µs")
+	b.ReportMetric(n/c1, "ratio")
+}
+
+// greetAs is the shortest handshake of a client.
+func greetAs(b *testing.B, f *os.File) {
+	_, err := f.Write(unhex(b, "00000003", haveOpt, "00000001 00000000"))
+	require.NoError(b, err)
+	_, err = io.ReadFull(f, make([]byte, 18+10))
+	require.NoError(b, err)
+}
