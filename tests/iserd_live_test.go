@@ -148,6 +148,63 @@ func TestAliasAndGroupsReload(t *testing.T) {
 	require.Equal(t, "new", ask[[]struct{ Alias string }](s, "targets")[0].Alias)
 }
 
+// TestGroupLeaves: a portal group that the file does not name any more leaves what initiators are told of ports at once, or with the last
+// session through it; they get unit attentions for it, and nothing of its state is left when it comes back.
+func TestGroupLeaves(t *testing.T) {
+	portal := func(g int) string { return fmt.Sprintf("[[portal]]\nlisten = \"127.0.0.1:0\"\ngroup = %d\n", g) }
+	target := func(more string) string {
+		return fmt.Sprintf("[[target]]\nname = %q\n%s[[target.lun]]\nstore = \"mem:1MiB\"\n", targetName, more)
+	}
+	s := serve(t, portal(1)+portal(2)+portal(3)+target("alua = [{group = 3, state = \"standby\"}]\n"))
+	st := ask[struct{ Portals []struct{ Address string } }](s, "status")
+	one, two := attach(t, st.Portals[0].Address, targetName, "a"), attach(t, st.Portals[1].Address, targetName, "a")
+	works(t, one, 0)
+	works(t, two, 0)
+	ready := func() error {
+		_, err := one.LUN(0).Do(t.Context(), make([]byte, 6), nil, nil)
+		return err
+	}
+	require.NoError(t, ready())
+	groups := func() (ids []uint16) {
+		t.Helper()
+		all, err := one.LUN(0).PortGroups(t.Context())
+		require.NoError(t, err)
+		for _, g := range all {
+			ids = append(ids, g.ID)
+		}
+		return ids
+	}
+	told := func() {
+		t.Helper()
+		require.ErrorIs(t, ready(), scsi.CodeInquiryDataChanged.Err())
+		require.ErrorIs(t, ready(), scsi.CodeAsymmetricAccessChanged.Err())
+		require.NoError(t, ready())
+	}
+	require.Equal(t, []uint16{1, 2, 3}, groups())
+
+	s.configure(portal(1) + portal(2) + target(""))
+	s.must("reload")
+	told()
+	require.Equal(t, []uint16{1, 2}, groups())
+	require.Contains(t, s.ctl("alua", "set", "3", "standby").stderr, "has no portal group 3 (it has 1 2)")
+
+	s.configure(portal(1) + target(""))
+	s.must("reload")
+	require.NoError(t, ready())
+	require.Equal(t, []uint16{1, 2}, groups(), "a session goes through it")
+	works(t, two, 0)
+	require.NoError(t, two.Logout(t.Context()))
+	for n := 2; n != 1; n = len(ask[[]struct{}](s, "sessions", "--interval", "0")) { // its end is behind the answer to its logout
+	}
+	told()
+	require.Equal(t, []uint16{1}, groups())
+
+	s.configure(portal(1) + portal(3) + target(""))
+	s.must("reload")
+	told()
+	require.Regexp(t, targetName+` +3 +active/optimized`, s.must("alua"))
+}
+
 // TestLookWhileChanging: while a change waits for a session that does not end, whoever only looks is answered at once, signs of life go on,
 // and the next change waits for its turn.
 func TestLookWhileChanging(t *testing.T) {

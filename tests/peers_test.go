@@ -39,7 +39,7 @@ func TestLibiscsiReadsTheLUN(t *testing.T) {
 	r = run(t, nil, inq, d.url("iscsi", "0"))
 	require.Zero(t, r.status, r.stderr)
 	assert.Contains(t, r.stdout, "DIRECT_ACCESS")
-	for _, page := range []string{"0x00", "0x80", "0x83", "0xb0", "0xb1", "0xb2"} {
+	for _, page := range []string{"0x00", "0x80", "0x83", "0x88", "0xb0", "0xb1", "0xb2"} {
 		r = run(t, nil, inq, "-e", "1", "-c", page, d.url("iscsi", "0"))
 		require.Zero(t, r.status, "VPD page %s: %s%s", page, r.stdout, r.stderr)
 	}

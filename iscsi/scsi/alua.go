@@ -97,6 +97,17 @@ func (l *LU) changePaths(set paths) bool {
 	return changed
 }
 
+// forgetPath forgets the state of a group that is gone: one that comes with its identifier is active/optimized.
+func (l *LU) forgetPath(group uint16) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old := l.paths.Load(); old != nil {
+		next := maps.Clone(*old)
+		delete(next, group)
+		l.paths.Store(&next)
+	}
+}
+
 // SetAccessState changes the state of a target port group for every logical unit, those that are added later included.
 func (d *Device) SetAccessState(group uint16, s AccessState) error {
 	if _, ok := accessStates[s]; !ok {

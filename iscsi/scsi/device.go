@@ -80,7 +80,8 @@ type Device struct {
 	mu      sync.Mutex // guards what follows and the replacing of luns
 	nexuses map[*Nexus]struct{}
 	known   map[nexusID]struct{}
-	states  paths // of target port groups, for logical units that come later
+	states  paths               // of target port groups, for logical units that come later
+	leaving map[uint16]struct{} // ports that go with their last nexus
 }
 
 // NewDevice makes a device without logical units.
@@ -158,12 +159,15 @@ func (d *Device) lunsChanged() {
 // NewNexus opens the nexus of an initiator port (for iSCSI, initiator name and ISID) through the first target port. Every
 // logical unit has a unit attention for it: POWER ON, RESET, OR BUS DEVICE RESET for a nexus that was not
 // seen before, I_T NEXUS LOSS for one that comes back.
-func (d *Device) NewNexus(initiator string) *Nexus { return d.nexus(initiator, d.Port()) }
-
-func (d *Device) nexus(initiator string, port Port) *Nexus {
-	n := &Nexus{initiator: initiator, dev: d, port: port}
+func (d *Device) NewNexus(initiator string) *Nexus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.nexus(initiator, d.Port())
+}
+
+// nexus opens one. d.mu is held.
+func (d *Device) nexus(initiator string, port Port) *Nexus {
+	n := &Nexus{initiator: initiator, dev: d, port: port}
 	code := CodeReset
 	if _, ok := d.known[n.id()]; ok {
 		code = CodeNexusLoss
@@ -187,6 +191,7 @@ func (d *Device) Nexuses() int {
 func (d *Device) forget(n *Nexus) {
 	d.mu.Lock()
 	delete(d.nexuses, n)
+	d.dropPort(n.port.Relative)
 	d.mu.Unlock()
 }
 

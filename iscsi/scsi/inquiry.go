@@ -7,6 +7,7 @@ const (
 	PageSupported      = 0x00
 	PageSerial         = 0x80
 	PageIdentification = 0x83
+	PagePorts          = 0x88
 	PageThirdPartyCopy = 0x8f
 	PageBlockLimits    = 0xb0
 	PageCharacteristic = 0xb1
@@ -21,6 +22,7 @@ var vpdPages = []struct {
 	{PageSupported, nil},
 	{PageSerial, (*task).vpdSerial},
 	{PageIdentification, (*task).vpdIdentification},
+	{PagePorts, (*task).vpdPorts},
 	{PageThirdPartyCopy, (*task).vpdThirdPartyCopy},
 	{PageBlockLimits, (*task).vpdBlockLimits},
 	{PageCharacteristic, (*task).vpdCharacteristics},
@@ -51,6 +53,9 @@ func (t *task) inquiry() {
 		}
 		if t.port().Group != 0 {
 			data[5] |= 0x30 // TPGS: implicit and explicit changes of access states
+		}
+		if t.dev != nil && len(*t.dev.ports.Load()) > 1 {
+			data[6] |= 0x10 // MULTIP
 		}
 		t.answer(data, allocation)
 		return
@@ -177,6 +182,30 @@ func (t *task) vpdIdentification(p []byte) []byte {
 	}
 	p = appendName(p, port.Protocol, associationPort, port.Name)
 	return appendName(p, port.Protocol, associationDevice, port.DeviceName)
+}
+
+// vpdPorts appends the target ports of the device, each with its names (SPC-4, section 7.8.14):
+//
+//	 0    2             4    6          8    10        12
+//	+----+-------------+----+----------+----+---------+---------------------------
+//	| 0  | relative id | 0  | TransportID's   | length  | designators of the target
+//	|    |             |    | length: 0  | 0  |         | port, as in page 83h
+//	+----+-------------+----+----------+----+---------+---------------------------
+func (t *task) vpdPorts(p []byte) []byte {
+	ports := []Port{t.port()}
+	if t.dev != nil {
+		ports = *t.dev.ports.Load()
+	}
+	for _, port := range ports {
+		if port.Relative == 0 {
+			continue
+		}
+		p = binary.BigEndian.AppendUint16(append(p, 0, 0), port.Relative)
+		name := appendName(nil, port.Protocol, associationPort, port.Name)
+		p = binary.BigEndian.AppendUint16(append(p, 0, 0, 0, 0, 0, 0), uint16(len(name)))
+		p = append(p, name...)
+	}
+	return p
 }
 
 // appendName appends a SCSI name string designator: UTF-8, ended by a NUL and padded to four octets

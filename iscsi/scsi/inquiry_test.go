@@ -53,7 +53,7 @@ func TestSupportedPages(t *testing.T) {
 	r := memoryRig(t, 1<<20, scsi.LUConfig{})
 	pages, err := scsi.ParseSupportedPages(r.vpd(scsi.PageSupported))
 	require.NoError(t, err)
-	assert.Equal(t, []byte{0x00, 0x80, 0x83, 0x8f, 0xb0, 0xb1, 0xb2}, pages)
+	assert.Equal(t, []byte{0x00, 0x80, 0x83, 0x88, 0x8f, 0xb0, 0xb1, 0xb2}, pages)
 	for _, p := range pages {
 		r.vpd(p)
 	}

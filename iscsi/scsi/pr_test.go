@@ -403,6 +403,9 @@ func TestAllTargetPorts(t *testing.T) {
 	second.Relative, second.Name = 2, "iqn.2026-11.com.example:disk,t,0x0002"
 	require.NoError(t, r.dev.AddPort(second))
 	require.ErrorIs(t, r.dev.AddPort(second), scsi.ErrPortTaken)
+	for _, n := range []*scsi.Nexus{r.a, r.b, r.c} {
+		require.Equal(t, scsi.CodeInquiryDataChanged, r.told(n))
+	}
 	other := r.dev.NewNexusOn(2, portName("a"))
 	r.told(other)
 	r.out(r.a, scsi.SARegister, 0, 0, keyA, scsi.AllTGPT).good(t)

@@ -115,7 +115,7 @@ func (s *Server) AddTarget(t Target) error {
 		return err
 	}
 	t.Device.SetTaskAborter(preemptor{s, n})
-	n.ensurePorts(*s.portals.Load())
+	n.setPorts(*s.portals.Load())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -32,8 +32,8 @@ type PortalGroup struct {
 // ErrPortals: portal groups that cannot be.
 var ErrPortals = errors.New("target: impossible portal groups")
 
-// SetPortalGroups replaces what SendTargets tells. Without groups it tells the one portal that the question came through. It changes
-// nothing for sessions. Errors wrap ErrPortals.
+// SetPortalGroups replaces what SendTargets tells. Without groups it tells the one portal that the question came through. Sessions stay
+// where they are; they are told (by unit attentions) of target ports that come with a group or go with it. Errors wrap ErrPortals.
 func (s *Server) SetPortalGroups(groups []PortalGroup) error {
 	groups, err := checkPortals(groups)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Server) SetPortalGroups(groups []PortalGroup) error {
 	}
 	s.portals.Store(&groups)
 	for _, n := range s.all() {
-		n.ensurePorts(groups)
+		n.setPorts(groups)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (s *Server) SetGroups(target string, tags []uint16) error {
 	}
 	tags = slices.Clone(tags)
 	n.groups.Store(&tags)
-	n.ensurePorts(*s.portals.Load())
+	n.setPorts(*s.portals.Load())
 	return nil
 }
 

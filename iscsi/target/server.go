@@ -106,7 +106,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 		t.Device.SetTaskAborter(preemptor{s, n})
-		n.ensurePorts(cfg.PortalGroups)
+		n.setPorts(cfg.PortalGroups)
 		s.warnWeak(n.Name, n.access.Load())
 		nodes = append(nodes, n)
 	}

@@ -52,8 +52,7 @@ func (s *Server) open(c *conn, n *node, p *iscsi.Params) (*session, error) {
 			ss, err := s.register(c, key, n, p)
 			s.mu.Unlock()
 			if err == nil && n != nil && !p.Discovery {
-				n.ensurePort(key.group)
-				ss.nexus = n.Device.NewNexusOn(key.group, fmt.Sprintf("%s,i,0x%012x", p.InitiatorName, p.ISID))
+				ss.nexus = n.nexus(key.group, p)
 			}
 			return ss, err
 		}
