@@ -41,6 +41,7 @@ A LUN's SPEC is a path, or a kind with its size, and options behind commas:
   rotational=on|off|RPM   a rotating disk, and its revolutions per minute (as the device says)
   removable               a medium that initiators can eject and load
   iops=N, bw=SIZE         at most N commands, and SIZE octets, per second (no limit)
+  threshold=SIZE          warn in the log, and the initiators, when a thin disk's file system has no more left for it (no warning)
   reservations=FILE|off   where persistent reservations are kept that outlive a restart (DISK.pr for a file; block devices and
                           memory have no place by themselves, and then refuse to keep any)
   sanitize=FILE|off       where it is kept that a SANITIZE is under way, which goes on after a restart (DISK.sanitize for a file)

@@ -66,6 +66,7 @@ const (
 	CodeTargetConditionsChanged   Code = 0x3f00
 	CodeInquiryDataChanged        Code = 0x3f03
 	CodeReportedLUNsChanged       Code = 0x3f0e
+	CodeSelfTestFailed            Code = 0x3e03
 	CodeInternalTargetFailure     Code = 0x4400
 	CodeProtocolServiceCRC        Code = 0x4705
 	CodeClearedByISCSI            Code = 0x477f // some commands cleared by iSCSI protocol event
@@ -152,6 +153,7 @@ var codeNames = map[Code]string{
 	CodeCommandsCleared:           "commands cleared by another initiator",
 	CodeMediumNotPresent:          "medium not present",
 	CodeMediumTrayOpen:            "medium not present, tray open",
+	CodeSelfTestFailed:            "logical unit failed self-test",
 	CodeThresholdReached:          "thin provisioning soft threshold reached",
 	CodeSavingNotSupported:        "saving parameters not supported",
 	CodeTargetConditionsChanged:   "target operating conditions have changed",

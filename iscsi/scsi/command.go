@@ -275,6 +275,7 @@ func init() {
 	commands = append(commands, removableCommands...)
 	commands = append(commands, blockCommands...)
 	commands = append(commands, copyCommands...)
+	commands = append(commands, diagnosticCommands...)
 	slices.SortStableFunc(commands, func(a, b command) int {
 		return cmp.Or(cmp.Compare(a.op, b.op), cmp.Compare(a.action, b.action))
 	})

@@ -269,5 +269,5 @@ func (t *task) vpdProvisioning(p []byte) []byte {
 	if t.lu.anchors {
 		bits |= 0x02 // ANC_SUP
 	}
-	return append(p, 0, bits, 0x02, 0) // thin
+	return append(p, t.lu.thresholdExponent(), bits, 0x02, 0) // thin
 }

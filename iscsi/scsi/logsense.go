@@ -4,21 +4,36 @@ import "encoding/binary"
 
 // Log pages (SPC-4, section 7.3; SBC-3, section 6.2).
 const (
-	LogPageSupported   = 0x00
-	LogPageTemperature = 0x0d
-	LogPageExceptions  = 0x2f
+	LogPageSupported    = 0x00
+	LogPageWriteErrors  = 0x02
+	LogPageReadErrors   = 0x03
+	LogPageVerifyErrors = 0x05
+	LogPageOtherErrors  = 0x06
+	LogPageProvisioning = 0x0c
+	LogPageTemperature  = 0x0d
+	LogPageExceptions   = 0x2f
 )
 
-// logPages are the pages in rising order, with what appends their parameters. The logical block
-// provisioning page is not among them: it counts in threshold sets, and there are no thresholds here (page B2h).
-var logPages = []struct {
+// logPage is a page, what appends its parameters, and which logical units have it; nil is all.
+type logPage struct {
 	page  byte
 	build func(t *task, p []byte) []byte
-}{
-	{LogPageSupported, nil},
-	{LogPageTemperature, (*task).logTemperature},
-	{LogPageExceptions, (*task).logExceptions},
+	when  func(l *LU) bool
 }
+
+// logPages are the pages in rising order.
+var logPages = []logPage{
+	{LogPageSupported, nil, nil},
+	{LogPageWriteErrors, (*task).logWriteErrors, nil},
+	{LogPageReadErrors, (*task).logReadErrors, nil},
+	{LogPageVerifyErrors, (*task).logVerifyErrors, nil},
+	{LogPageOtherErrors, (*task).logOtherErrors, nil},
+	{LogPageProvisioning, (*task).logProvisioning, func(l *LU) bool { return l.space.of != nil }},
+	{LogPageTemperature, (*task).logTemperature, nil},
+	{LogPageExceptions, (*task).logExceptions, nil},
+}
+
+func (g *logPage) offered(l *LU) bool { return g.when == nil || g.when(l) }
 
 // logSense is LOG SENSE (SPC-4, section 6.10): current values alone, since nothing is counted against a
 // threshold, and none of them can be set or saved (SP and PPC are refused).
@@ -37,11 +52,16 @@ func (t *task) logSense() {
 	switch {
 	case page == LogPageSupported && subpage == 0:
 		for _, g := range logPages {
-			p = append(p, g.page)
+			if g.offered(t.lu) {
+				p = append(p, g.page)
+			}
 		}
 	case page == LogPageSupported && subpage == 0xff:
 		p[0], p[1] = p[0]|0x40, 0xff
 		for _, g := range logPages {
+			if !g.offered(t.lu) {
+				continue
+			}
 			p = append(p, g.page, 0)
 			if g.page == LogPageSupported {
 				p = append(p, g.page, 0xff)
@@ -53,7 +73,7 @@ func (t *task) logSense() {
 	default:
 		found := false
 		for _, g := range logPages {
-			if g.page == page && g.build != nil {
+			if g.page == page && g.build != nil && g.offered(t.lu) {
 				found = true
 				p = g.build(t, p)
 			}

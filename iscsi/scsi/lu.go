@@ -56,6 +56,9 @@ type LUConfig struct {
 	Removable bool
 	// IOPS and Bandwidth bound the commands and octets per second that touch the medium; 0 is no bound. LU.Limiter changes them.
 	IOPS, Bandwidth int64
+	// SpaceThreshold is how many octets that a thin logical unit could still take are so few that the operator and initiators are told (THIN PROVISIONING
+	// SOFT THRESHOLD REACHED); 0 is none. The store must know its space, as files on Linux do.
+	SpaceThreshold int64
 	// MaxTransfer is the most octets that one READ, WRITE, WRITE SAME or VERIFY may move or change,
 	// at most 1 GiB; 0 is 32 MiB.
 	MaxTransfer int
@@ -107,6 +110,8 @@ type LU struct {
 	paths       atomic.Pointer[paths] // nil: every target port group is active/optimized
 	ejected     atomic.Bool           // the medium is out
 	limiter     Limiter
+	space       space
+	tallies     tallies
 
 	flushMu sync.Mutex    // one flush at a time
 	flushes atomic.Uint64 // begun so far; written under flushMu
@@ -151,6 +156,9 @@ func NewLU(s store.Store, cfg LUConfig) (*LU, error) {
 		return nil, fmt.Errorf("scsi: %s: %d octets hold no block of %d", l.info.Name, s.Size(), cfg.BlockSize)
 	}
 	l.ident = newIdentity(&cfg)
+	if err := l.findSpace(); err != nil {
+		return nil, err
+	}
 	if err := l.persistent.load(cfg.Reservations); err != nil {
 		return nil, fmt.Errorf("scsi: %s: %w", l.info.Name, err)
 	}

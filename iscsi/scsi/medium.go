@@ -118,6 +118,7 @@ func (t *task) storeError(err error, write bool, lba uint64) {
 		return
 	}
 	c := causeOf(err)
+	t.lu.tallies.errors(find(t.cdb), c)
 	switch {
 	case c == causeFlush:
 		t.fail(KeyMediumError, CodeWriteError)
@@ -184,6 +185,7 @@ func (t *task) read() {
 		if readErr != nil {
 			good = l.readGood(p, base+off)
 			if good == size {
+				l.tallies.repeated.Add(1)
 				t.fault("store failed a read that was good when repeated", readErr, false, uint64((base+off)/bs))
 			}
 		}
@@ -200,6 +202,7 @@ func (t *task) read() {
 			return
 		}
 	}
+	l.tallies.read.Add(uint64(want))
 	t.res.In = total
 }
 
@@ -299,6 +302,7 @@ func (t *task) write() {
 			return
 		}
 	}
+	l.tallies.written.Add(uint64(have))
 	t.res.Out = total
 }
 
@@ -411,6 +415,7 @@ func (t *task) verify() {
 		}
 		off += size
 	}
+	l.tallies.verified.Add(uint64(n) * uint64(bs))
 	t.res.Out = out
 }
 

@@ -12,6 +12,9 @@ const (
 	ModePageControl       = 0x0a
 	ModePageExceptions    = 0x1c
 	ModePageAll           = 0x3f
+
+	subpageProvisioning = 0x02 // of ModePageExceptions
+	subpageAll          = 0xff
 )
 
 // Page controls of MODE SENSE.
@@ -22,15 +25,16 @@ const (
 	ModeSaved      = 3
 )
 
-// modePages are the pages in rising order.
+// modePages are the pages in rising order; what is built is nil where a logical unit does not have the page.
 var modePages = []struct {
-	page  byte
-	build func(l *LU, control byte) []byte
+	page, subpage byte
+	build         func(l *LU, control byte) []byte
 }{
-	{ModePageErrorRecovery, (*LU).errorRecoveryPage},
-	{ModePageCaching, (*LU).cachingPage},
-	{ModePageControl, (*LU).controlPage},
-	{ModePageExceptions, (*LU).exceptionsPage},
+	{ModePageErrorRecovery, 0, (*LU).errorRecoveryPage},
+	{ModePageCaching, 0, (*LU).cachingPage},
+	{ModePageControl, 0, (*LU).controlPage},
+	{ModePageExceptions, 0, (*LU).exceptionsPage},
+	{ModePageExceptions, subpageProvisioning, (*LU).provisioningPage},
 }
 
 const (
@@ -106,10 +110,6 @@ func (t *task) modeSense() {
 		allocation = int64(binary.BigEndian.Uint16(t.cdb[7:]))
 	}
 	control, page, subpage := t.cdb[2]>>6, t.cdb[2]&0x3f, t.cdb[3]
-	if subpage != 0 && subpage != 0xff {
-		t.badField(3)
-		return
-	}
 	if control == ModeSaved {
 		t.fail(KeyIllegalRequest, CodeSavingNotSupported)
 		return
@@ -128,15 +128,19 @@ func (t *task) modeSense() {
 		p = l.appendBlockDescriptor(p, long && t.cdb[1]&0x10 != 0)
 	}
 	descriptor := len(p) - header
-	found := false
+	found, wrong := false, 2
 	for _, m := range modePages {
-		if page == m.page || page == ModePageAll {
-			p = append(p, m.build(l, control)...)
-			found = true
+		if page != m.page && page != ModePageAll {
+			continue
+		}
+		wrong = 3
+		if subpage == m.subpage || subpage == subpageAll {
+			built := m.build(l, control)
+			p, found = append(p, built...), found || built != nil
 		}
 	}
-	if !found {
-		t.badField(2)
+	if !found || page == ModePageAll && subpage != 0 && subpage != subpageAll {
+		t.badField(wrong)
 		return
 	}
 	if long {
@@ -203,7 +207,7 @@ func (t *task) modeSelect() {
 		if !ok {
 			return
 		}
-		switch page[0] & 0x3f {
+		switch page[0] & 0x7f {
 		case ModePageCaching:
 			want.wce = page[2]&pageWCE != 0
 		case ModePageControl:
@@ -257,21 +261,34 @@ func (t *task) checkBlockDescriptor(list []byte, header int, long bool) (at int,
 // checkPage checks the page at an offset of the list and gives it.
 func (t *task) checkPage(list []byte, at int) (page []byte, ok bool) {
 	rest := list[at:]
-	if rest[0]&0x40 != 0 { // SPF: no subpages here
-		t.badParameter(at)
-		return nil, false
-	}
+	sub := rest[0]&0x40 != 0 // SPF
 	for _, m := range modePages {
-		if rest[0]&0x3f != m.page {
+		if rest[0]&0x3f != m.page || sub != (m.subpage != 0) || sub && len(rest) > 1 && rest[1] != m.subpage {
 			continue
 		}
 		current, changeable := m.build(t.lu, ModeCurrent), m.build(t.lu, ModeChangeable)
-		if len(rest) < 2 || len(rest) < 2+int(rest[1]) {
+		if current == nil {
+			continue
+		}
+		// A subpage's header has two octets more, and a length of two.
+		header := 2
+		if sub {
+			header = 4
+		}
+		if len(rest) < header {
 			t.fail(KeyIllegalRequest, CodeParameterListLength)
 			return nil, false
 		}
-		if rest[1] != current[1] {
-			t.badParameter(at + 1)
+		length := int(rest[1])
+		if sub {
+			length = int(binary.BigEndian.Uint16(rest[2:]))
+		}
+		if len(rest) < header+length {
+			t.fail(KeyIllegalRequest, CodeParameterListLength)
+			return nil, false
+		}
+		if header+length != len(current) {
+			t.badParameter(at + header - 1)
 			return nil, false
 		}
 		page = rest[:len(current)]

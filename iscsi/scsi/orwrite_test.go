@@ -267,8 +267,8 @@ func TestLogSense(t *testing.T) { // SPC-4, section 6.10
 		cdb  scsi.CDB
 		want []byte
 	}{
-		{"supported pages", sense(0, 0, 0), []byte{0x80, 0, 0, 3, 0x00, 0x0d, 0x2f}},
-		{"supported pages and subpages", sense(0, 0xff, 0), []byte{0xc0, 0xff, 0, 8, 0, 0, 0, 0xff, 0x0d, 0, 0x2f, 0}},
+		{"supported pages", sense(0, 0, 0), []byte{0x80, 0, 0, 7, 0x00, 0x02, 0x03, 0x05, 0x06, 0x0d, 0x2f}},
+		{"supported pages and subpages", sense(0, 0xff, 0), []byte{0xc0, 0xff, 0, 16, 0, 0, 0, 0xff, 2, 0, 3, 0, 5, 0, 6, 0, 0x0d, 0, 0x2f, 0}},
 		{"temperature", sense(0x0d, 0, 0), []byte{0x8d, 0, 0, 12, 0, 0, 3, 2, 0, 0xff, 0, 1, 3, 2, 0, 0xff}},
 		{"from a parameter on", sense(0x0d, 0, 1), []byte{0x8d, 0, 0, 6, 0, 1, 3, 2, 0, 0xff}},
 		{"informational exceptions", sense(0x2f, 0, 0), []byte{0xaf, 0, 0, 8, 0, 0, 3, 4, 0, 0, 0xff, 0}},

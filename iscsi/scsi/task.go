@@ -54,6 +54,9 @@ func (t *task) execute() {
 	if c != nil && c.when != nil && !c.when(t.lu) {
 		c = nil
 	}
+	if t.lu.space.threshold > 0 {
+		t.lu.lookAtSpace()
+	}
 	if t.nexus != nil && t.nexus.pending.Load() > 0 && (c == nil || c.flags&despiteAttention == 0) {
 		if code, ok := t.lu.takeAttention(t.nexus); ok {
 			t.fail(KeyUnitAttention, code)

@@ -9,7 +9,7 @@
 //	                      not believe a later Flush of the same data
 //
 // Optional abilities are further interfaces that a store may have (Discarder, Zeroer, FUAWriter,
-// Mapper, Anchorer, Resizer); a store that has the method but not the ability, as a filter over another store
+// Mapper, Anchorer, Spacer, Resizer); a store that has the method but not the ability, as a filter over another store
 // may, returns errors.ErrUnsupported from it. Package storetest has the suite that every store
 // passes, and filters that delay, fail, forget and log.
 package store
@@ -97,6 +97,12 @@ type Anchorer interface {
 	Anchor(off, n int64) error
 	// Provisioned tells what space there is: starting at off, the next n octets (n <= max) have all the same.
 	Provisioned(off, max int64) (p Provision, n int64, err error)
+}
+
+// Spacer tells of the space of a store that takes it as it is written.
+type Spacer interface {
+	// Space is how many octets it has taken, and how many of the rest it could take now. Those others may take, too.
+	Space() (used, available int64, err error)
 }
 
 // Resizer changes the size.

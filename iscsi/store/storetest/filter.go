@@ -126,6 +126,14 @@ func (f *filter) Provisioned(off, most int64) (store.Provision, int64, error) {
 	return a.Provisioned(off, most)
 }
 
+func (f *filter) Space() (used, available int64, err error) {
+	s, ok := f.Store.(store.Spacer)
+	if !ok {
+		return 0, 0, errors.ErrUnsupported
+	}
+	return s.Space()
+}
+
 func match(kinds []Kind, k Kind) bool {
 	for _, have := range kinds {
 		if have == k {

@@ -197,7 +197,7 @@ store = "/srv/a.img"
 		`bad.toml:13: a portal needs an address to listen on, such as listen = "192.0.2.10:3260"`,
 		`bad.toml:15: target name "my disk": iscsi: not an iSCSI name: "my disk": character ' '`,
 		`bad.toml:17: target iqn.2026-11.com.example:a: no portal has the group 7`,
-		`bad.toml:20: mem:1MiB,colour=red: unknown option "colour" (known: size, ro, block, physical, wce, thin, rotational, removable, iops, bw, reservations, sanitize, vendor, product, revision, serial, naa, max-transfer)`,
+		`bad.toml:20: mem:1MiB,colour=red: unknown option "colour" (known: size, ro, block, physical, wce, thin, rotational, removable, iops, bw, threshold, reservations, sanitize, vendor, product, revision, serial, naa, max-transfer)`,
 		`bad.toml:23: LUN 0 is there twice`,
 		`bad.toml:26: target iqn.2026-11.com.example:a is there twice (before: bad.toml:17)`,
 		`bad.toml:28: networks: 192.0.2.1/24: bits are set behind the prefix; did you mean 192.0.2.0/24?`,

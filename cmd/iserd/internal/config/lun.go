@@ -105,6 +105,10 @@ var lunOptions = []lunOption{
 		c.Bandwidth, err = store.ParseSize(strings.TrimSuffix(v, "/s"))
 		return err
 	}},
+	{"threshold", func(c *scsi.LUConfig, v string) (err error) {
+		c.SpaceThreshold, err = store.ParseSize(v)
+		return err
+	}},
 	{"reservations", func(c *scsi.LUConfig, v string) error { return keep(&c.Reservations, v) }},
 	{"sanitize", func(c *scsi.LUConfig, v string) error { return keep(&c.Sanitizing, v) }},
 	{"vendor", func(c *scsi.LUConfig, v string) error { return text(&c.Vendor, v, 8) }},
