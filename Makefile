@@ -7,8 +7,10 @@ OTHERS  := darwin/amd64 darwin/arm64 windows/amd64 windows/arm64 freebsd/amd64 f
 FUZZ_SECONDS ?= 240
 KERNEL  ?= 6.1
 PEER    ?= iserd
+# What the compiler knows of the hot paths: PGO=off builds without it, faster.
+PGO     ?= $(CURDIR)/packaging/default.pgo
 
-.PHONY: help build test lint cross demo bench fuzz interop suites peers deb clean
+.PHONY: help build test lint cross demo bench fuzz interop suites peers profile deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +33,13 @@ demo: build ## a disk over iSER and iSCSI on loopback: write 256 MiB, read it ba
 	@tests/demo.sh $(BIN)
 
 bench: ## the benchmarks with their ratios to raw TCP
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+	$(GO) test -pgo=$(PGO) -run '^$$' -bench . -benchmem ./...
+
+profile: ## measure anew what the compiler is told of the hot paths (a quiet machine)
+	@d=$$(mktemp -d) && trap 'rm -rf $$d' EXIT && \
+	$(GO) test -run '^$$' -bench 'DiskRead4K/^iser$$' -benchtime 200000x -trimpath -cpuprofile $$d/iser -o $$d/bin ./tests && \
+	$(GO) test -run '^$$' -bench DiskRead4K -benchtime 100000x -trimpath -cpuprofile $$d/all -o $$d/bin ./tests && \
+	$(GO) tool pprof -proto $$d/iser $$d/all > packaging/default.pgo
 
 fuzz: ## fuzz every target for FUZZ_SECONDS in all
 	@tests/fuzz.sh $(FUZZ_SECONDS)
@@ -44,7 +52,7 @@ peers: build ## our initiator against iserd, tgt and istgt (Debian, root): WRITE
 	@$(GO) run ./tests/peers -bin $(BIN) -install $(if $(WRITE),-write)
 
 deb: ## a Debian package in bin/, with units and man pages: VERSION=x.y.z
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -pgo=$(PGO) -trimpath -ldflags '-s -w' -o $(BIN)/ ./cmd/...
 	@packaging/debian/build.sh $(BIN) $(BIN) $(VERSION)
 
 suites: build ## libiscsi's suite against iserd (Debian, root): PEER=tgt against tgt, WRITE=1 puts the results into docs/conformance/scsi.md
