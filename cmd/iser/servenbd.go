@@ -40,10 +40,13 @@ can connect. Several may at once, and each may have several connections: a flush
 A lost connection to the target is made again while clients wait, for --replacement-timeout. With --path the disk is used by several paths at
 once, and goes on as long as one of them does.
 
+Clients are told which blocks are mapped (base:allocation), where the disk tells it: qemu-img and nbdcopy then leave out the rest.
+
 The socket is for its owner only. Over TCP whoever can connect can read and write the disk: mind where --listen listens.`,
 		Example: `  iser serve-nbd iser://192.0.2.10/iqn.2026-11.com.example:store1/0 --socket /run/user/1000/store1.sock
   qemu-img convert -n vm.qcow2 'nbd+unix:///?socket=/run/user/1000/store1.sock'
   qemu-system-x86_64 -drive 'file=nbd+unix:///?socket=/run/user/1000/store1.sock,format=raw,if=virtio,discard=unmap'
+  qemu-img map -f raw 'nbd+unix:///?socket=/run/user/1000/store1.sock'
   nbdcopy 'nbd+unix:///?socket=/run/user/1000/store1.sock' backup.raw
   fio --name=t --ioengine=nbd --uri='nbd+unix:///?socket=/run/user/1000/store1.sock' --rw=randread`,
 		Args: cli.Args(cobra.ExactArgs(1)),

@@ -94,6 +94,16 @@ func SynchronizeCache(lba uint64, blocks uint32) CDB {
 	return ranged(OpSynchronizeCache10, OpSynchronizeCache16, lba, blocks, 0)
 }
 
+// PreFetch is PRE-FETCH(10), or PRE-FETCH(16) if the range needs it; 0 blocks are all from lba on. immed asks for the status before the
+// blocks are in the cache.
+func PreFetch(lba uint64, blocks uint32, immed bool) CDB {
+	bits := byte(0)
+	if immed {
+		bits = 0x02
+	}
+	return ranged(OpPreFetch10, OpPreFetch16, lba, blocks, bits)
+}
+
 // WriteSame is WRITE SAME(16) with one block of data-out; unmap asks to unmap blocks where the data
 // is zeros.
 func WriteSame(lba uint64, blocks uint32, unmap bool) CDB {

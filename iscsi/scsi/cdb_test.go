@@ -33,6 +33,8 @@ func TestCDBs(t *testing.T) {
 		"2f020000000900000100":             scsi.Verify(9, 1, scsi.VerifyData),
 		"2f060000000900000100":             scsi.Verify(9, 1, scsi.VerifySame),
 		"35000000000000000000":             scsi.SynchronizeCache(0, 0),
+		"34020000000100000200":             scsi.PreFetch(1, 2, true),
+		"90000000000100000000000000020000": scsi.PreFetch(1<<32, 2, false),
 		"93080000000000000009000000100000": scsi.WriteSame(9, 16, true),
 		"93010000000000000009000000100000": scsi.WriteZeroes(9, 16, false),
 		"42000000000000002800":             scsi.Unmap(2),

@@ -41,7 +41,10 @@ func (zeros) Submit(reqs ...*initiator.Request) error {
 }
 func (zeros) Unmap(context.Context, ...scsi.Extent) error             { return nil }
 func (zeros) WriteZeroes(context.Context, uint64, uint64, bool) error { return nil }
-func (zeros) Flush(context.Context) error                             { return nil }
+func (zeros) GetLBAStatus(context.Context, uint64) ([]initiator.BlockStatus, error) {
+	panic("nobody asks")
+}
+func (zeros) Flush(context.Context) error { return nil }
 
 // kernel is a Driver that keeps sockets as the kernel does: a fixed number, each replaced only when it is dead.
 type kernel struct {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"goiwarp/iscsi/initiator"
 )
 
 // FuzzTransmission: whatever a client sends, the connection ends, all memory comes back, and blocks that no write names stay as they are.
@@ -15,9 +17,14 @@ func FuzzTransmission(f *testing.F) {
 	f.Add(appendRequest(appendRequest(nil, CmdTrim, 1, 1, 0, 1<<20, nil), CmdWriteZeroes, 3, 2, 512, 512, nil))
 	f.Add(appendRequest(nil, CmdFlush, 0, 1, 0, 0, nil))
 	f.Add(appendRequest(nil, CmdWrite, 0, 1, 1<<63, 1<<31, nil))
+	f.Add(appendRequest(appendRequest(nil, CmdBlockStatus, cmdFlagReqOne, 1, 0, 1024, nil), CmdCache, 0, 2, 0, 512, nil))
+	f.Add(appendRequest(appendRequest(nil, CmdRead, cmdFlagDF, 1, 1<<40, 512, nil), CmdWriteZeroes, cmdFlagFastZero, 2, 0, 512, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := newRAM(64 << 10)
-		s, err := New(d, export(d), Config{Depth: 4, Memory: largePiece})
+		d.holes = []initiator.BlockStatus{{Blocks: 1, State: initiator.Deallocated}, {LBA: 1, Blocks: 127}}
+		x := export(d)
+		x.Map, x.ReadsZeros, x.Prefetch = true, true, true
+		s, err := New(d, x, Config{Depth: 4, Memory: largePiece})
 		require.NoError(t, err)
 		near, far := pair(t, "unix")
 		go func() {
@@ -26,7 +33,7 @@ func FuzzTransmission(f *testing.F) {
 			_, _ = io.Copy(io.Discard, near)
 			_ = near.Close()
 		}()
-		_ = s.Transmit(t.Context(), far)
+		_ = s.transmit(t.Context(), far, agreement{structured: len(b)%2 == 0, allocation: len(b)%4 == 0})
 		require.LessOrEqual(t, d.lent.Load(), int32(4+1))
 		s.Close()
 		require.Zero(t, d.lent.Load())

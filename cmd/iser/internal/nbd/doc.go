@@ -1,5 +1,5 @@
 // Package nbd is the server's side of the NBD protocol (the Network Block Device project's doc/proto.md): the fixed newstyle handshake and
-// the transmission phase with simple replies, over a logical unit of iscsi/initiator.
+// the transmission phase, with simple and structured replies and the metadata context base:allocation, over a logical unit of iscsi/initiator.
 //
 //	 client: the kernel, qemu, nbdcopy, …
 //	    | requests            ^ replies, in any order

@@ -19,6 +19,7 @@ type Disk interface {
 	Unmap(ctx context.Context, extents ...scsi.Extent) error
 	WriteZeroes(ctx context.Context, lba, blocks uint64, unmap bool) error
 	Flush(ctx context.Context) error
+	GetLBAStatus(ctx context.Context, lba uint64) ([]initiator.BlockStatus, error)
 }
 
 // Export is what clients are told of a disk, and how it is used.
@@ -43,6 +44,10 @@ type Export struct {
 	FUA bool
 	// Unmap and UnmapSame are ways to take blocks away: UNMAP, and WRITE SAME with its UNMAP bit.
 	Unmap, UnmapSame bool
+	// Map tells that GET LBA STATUS is understood, and ReadsZeros that blocks which are not mapped read as zeroes.
+	Map, ReadsZeros bool
+	// Prefetch tells that PRE-FETCH is understood.
+	Prefetch bool
 }
 
 // Describe asks a logical unit what it can do.
@@ -70,6 +75,16 @@ func Describe(ctx context.Context, l *initiator.LUN) (Export, error) {
 		return Export{}, err
 	}
 	x.Unmap, x.UnmapSame = p.Unmap, p.WriteSame16 || p.WriteSame10
+	if x.ReadsZeros = c.ReadsZeros; c.Thin {
+		_, err := l.GetLBAStatus(ctx, 0)
+		if err != nil && !lacking(err) {
+			return Export{}, err
+		}
+		x.Map = err == nil
+	}
+	if x.Prefetch, err = prefetches(ctx, l); err != nil {
+		return Export{}, err
+	}
 	b, err := l.Limits(ctx)
 	if err != nil && !lacking(err) {
 		return Export{}, err
@@ -79,6 +94,24 @@ func Describe(ctx context.Context, l *initiator.LUN) (Export, error) {
 	}
 	x.MaxTransfer = int(min(int64(b.MaxTransfer)*int64(x.BlockSize), MaxRequest))
 	return x, x.check()
+}
+
+// prefetches tells whether the logical unit knows PRE-FETCH, both forms of it.
+func prefetches(ctx context.Context, l *initiator.LUN) (bool, error) {
+	list, err := l.SupportedCommands(ctx)
+	if err != nil {
+		if lacking(err) {
+			err = nil
+		}
+		return false, err
+	}
+	found := 0
+	for _, c := range list {
+		if c.Opcode == scsi.OpPreFetch10 || c.Opcode == scsi.OpPreFetch16 {
+			found++
+		}
+	}
+	return found == 2, nil
 }
 
 // lacking tells that the logical unit does not know what was asked, which is its right.
@@ -116,6 +149,9 @@ func (x *Export) Flags() TransmissionFlags {
 	}
 	return f
 }
+
+// fastZero tells whether zeroes can be had without writing them: the disk unmaps, and unmapped blocks read as zeroes.
+func (x *Export) fastZero() bool { return x.UnmapSame && x.ReadsZeros && !x.ReadOnly }
 
 // command is how many octets one command carries at most: whole blocks.
 func (x *Export) command() int {

@@ -28,7 +28,10 @@ type ram struct {
 	flushes atomic.Int32
 	fua     atomic.Int32
 	lent    atomic.Int32
+	fetched atomic.Int32
 	unmap   []scsi.Extent
+	holes   []initiator.BlockStatus // what GET LBA STATUS tells
+	most    int                     // and how many of them at once; 0: all
 	zero    []bool
 }
 
@@ -63,6 +66,13 @@ func (d *ram) Submit(reqs ...*initiator.Request) error {
 		}
 	}
 	return nil
+}
+
+// set changes what the disk does from now on.
+func (d *ram) set(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
 }
 
 // release answers what is held, the last first.
@@ -110,6 +120,8 @@ func (d *ram) do(r *initiator.Request) {
 		if r.Err == nil {
 			copy(d.b[lba*blockSize:], r.Out.Bytes()[:r.OutLen])
 		}
+	case scsi.OpPreFetch10:
+		d.fetched.Add(1)
 	case scsi.OpSynchronizeCache10:
 		d.flushes.Add(1)
 	default:
@@ -137,6 +149,22 @@ func (d *ram) WriteZeroes(_ context.Context, lba, blocks uint64, unmap bool) err
 func (d *ram) Flush(context.Context) error {
 	d.flushes.Add(1)
 	return nil
+}
+
+func (d *ram) GetLBAStatus(_ context.Context, lba uint64) ([]initiator.BlockStatus, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return nil, d.err
+	}
+	var list []initiator.BlockStatus
+	for _, e := range d.holes {
+		if end := e.LBA + uint64(e.Blocks); end > lba && (d.most == 0 || len(list) < d.most) {
+			from := max(lba, e.LBA)
+			list = append(list, initiator.BlockStatus{LBA: from, Blocks: uint32(end - from), State: e.State})
+		}
+	}
+	return list, nil
 }
 
 func export(d *ram) Export {
@@ -214,12 +242,16 @@ type session struct {
 }
 
 func newSession(t testing.TB, d *ram, x Export, cfg Config) *session {
+	return newAgreed(t, d, x, cfg, agreement{})
+}
+
+func newAgreed(t testing.TB, d *ram, x Export, cfg Config, agreed agreement) *session {
 	s, err := New(d, x, cfg)
 	require.NoError(t, err)
 	near, far := pair(t, "unix")
 	ctx, cancel := context.WithCancel(context.Background())
 	v := &session{&client{t, near}, s, d, cancel, make(chan error, 1)}
-	go func() { v.done <- s.Transmit(ctx, far) }()
+	go func() { v.done <- s.transmit(ctx, far, agreed) }()
 	t.Cleanup(func() {
 		cancel()
 		_ = near.Close()

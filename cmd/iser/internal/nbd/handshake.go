@@ -22,25 +22,26 @@ const (
 //	client: flags
 //	client: IHAVEOPT option length data   --\ until EXPORT_NAME, GO or ABORT
 //	server: replies to it                 --/
-func (s *Server) greet(ctx context.Context, c net.Conn) error {
+func (s *Server) greet(ctx context.Context, c net.Conn) (agreement, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := c.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout)); err != nil {
-		return fmt.Errorf("nbd: handshake: %w", err)
+		return agreement{}, fmt.Errorf("nbd: handshake: %w", err)
 	}
 	h := &handshake{x: s.export, rw: c, largest: uint32(s.Largest())}
 	h.x.Size = s.size.Load()
 	if err := h.run(); err != nil {
-		return err
+		return agreement{}, err
 	}
 	if !stop() {
-		return context.Cause(ctx)
+		return agreement{}, context.Cause(ctx)
 	}
-	return c.SetDeadline(time.Time{})
+	return h.agreement, c.SetDeadline(time.Time{})
 }
 
 // handshake is one client's.
 type handshake struct {
+	agreement
 	x        Export
 	rw       io.ReadWriter
 	noZeroes bool
@@ -105,6 +106,10 @@ func (h *handshake) option() (bool, error) {
 		return false, h.list(data)
 	case optInfo, optGo:
 		return h.info(opt, data)
+	case optStructuredReply:
+		return false, h.structuredReply(data)
+	case optListMeta, optSetMeta:
+		return false, h.meta(opt, data)
 	}
 	return false, h.reply(opt, repErrUnsup, nil)
 }
@@ -118,11 +123,26 @@ func (h *handshake) exportName(name string) (bool, error) {
 		return false, &ProtocolError{What: "export", Why: fmt.Sprintf("there is none with the name %q", name)}
 	}
 	b := binary.BigEndian.AppendUint64(nil, uint64(h.x.Size))
-	b = binary.BigEndian.AppendUint16(b, uint16(h.x.Flags()))
+	b = binary.BigEndian.AppendUint16(b, uint16(h.flags()))
 	if !h.noZeroes {
 		b = append(b, make([]byte, 124)...)
 	}
 	return true, h.write(b)
+}
+
+// flags are the export's for a client that shakes hands.
+func (h *handshake) flags() TransmissionFlags {
+	f := h.x.Flags()
+	if h.structured {
+		f |= SendDF
+	}
+	if h.x.Prefetch {
+		f |= SendCache
+	}
+	if h.x.fastZero() {
+		f |= SendFastZero
+	}
+	return f
 }
 
 func (h *handshake) list(data []byte) error {
@@ -151,7 +171,7 @@ func (h *handshake) info(opt uint32, data []byte) (bool, error) {
 		h.out = appendOptionReply(h.out, opt, repInfo, append(b, data...))
 	}
 	b := binary.BigEndian.AppendUint64(nil, uint64(h.x.Size))
-	add(infoExport, binary.BigEndian.AppendUint16(b, uint16(h.x.Flags())))
+	add(infoExport, binary.BigEndian.AppendUint16(b, uint16(h.flags())))
 	// Block sizes are told to all: a request that is not whole blocks is refused.
 	b = binary.BigEndian.AppendUint32(nil, uint32(h.x.BlockSize))
 	b = binary.BigEndian.AppendUint32(b, uint32(h.x.preferred()))

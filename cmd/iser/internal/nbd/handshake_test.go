@@ -45,6 +45,7 @@ func TestHandshakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		client, server []string
 		err            string // part of it; "" is the transmission phase
+		agreed         agreement
 	}{
 		"export name, no zeroes": {
 			client: []string{"00000003", haveOpt, "00000001 00000000"},
@@ -81,12 +82,12 @@ func TestHandshakes(t *testing.T) {
 			},
 		},
 		"list, unknown options and abort": {
-			client: []string{"00000003", haveOpt, "00000003 00000000", haveOpt, "00000008 00000000", haveOpt, "00000005 00000000", haveOpt, "00000002 00000000"},
+			client: []string{"00000003", haveOpt, "00000003 00000000", haveOpt, "0000000b 00000000", haveOpt, "00000005 00000000", haveOpt, "00000002 00000000"},
 			server: []string{
 				hello,
 				optReply, "00000003 00000002 0000000e", "00000004", hex.EncodeToString([]byte("diska disk")),
 				optReply, "00000003 00000001 00000000",
-				optReply, "00000008 80000001 00000000",
+				optReply, "0000000b 80000001 00000000",
 				optReply, "00000005 80000001 00000000",
 				optReply, "00000002 00000001 00000000",
 			},
@@ -98,6 +99,46 @@ func TestHandshakes(t *testing.T) {
 				hello, optReply, "00000007 80000006 00000000", optReply, "00000007 80000003 00000000", optReply, "00000007 80000003 00000000",
 			},
 			err: "EOF",
+		},
+		"structured replies, the list of contexts, a choice, go": {
+			client: []string{
+				"00000003", haveOpt, "00000008 00000000",
+				haveOpt, "00000009 00000008", "00000000 00000000",
+				haveOpt, "00000009 00000011", "00000000 00000001 00000005", hex.EncodeToString([]byte("base:")),
+				haveOpt, "0000000a 00000022", "00000000 00000002 0000000f", hex.EncodeToString([]byte("base:allocation")), "00000003 783a79",
+				haveOpt, "00000007 00000006", "00000000 0000",
+			},
+			server: []string{
+				hello,
+				optReply, "00000008 00000001 00000000",
+				optReply, "00000009 00000004 00000013", "00000000", hex.EncodeToString([]byte("base:allocation")), optReply, "00000009 00000001 00000000",
+				optReply, "00000009 00000004 00000013", "00000000", hex.EncodeToString([]byte("base:allocation")), optReply, "00000009 00000001 00000000",
+				optReply, "0000000a 00000004 00000013", "00000001", hex.EncodeToString([]byte("base:allocation")), optReply, "0000000a 00000001 00000000",
+				optReply, "00000007 00000003 0000000c", "0000 0000000000100000 01ed",
+				optReply, "00000007 00000003 0000000e", "0003 00000200 00001000 02000000",
+				optReply, "00000007 00000001 00000000",
+			},
+			agreed: agreement{structured: true, allocation: true},
+		},
+		"a context without structured replies, then with them, then none": {
+			client: []string{
+				"00000003", haveOpt, "0000000a 0000001b", "00000000 00000001 0000000f", hex.EncodeToString([]byte("base:allocation")),
+				haveOpt, "00000008 00000000", haveOpt, "00000008 00000000",
+				haveOpt, "0000000a 0000001b", "00000000 00000001 0000000f", hex.EncodeToString([]byte("base:allocation")),
+				haveOpt, "0000000a 00000009", "00000001 78 00000000",
+				haveOpt, "0000000a 0000000c", "00000000 00000001 00000001",
+				haveOpt, "00000001 00000000",
+			},
+			server: []string{
+				hello,
+				optReply, "0000000a 80000003 00000000",
+				optReply, "00000008 00000001 00000000", optReply, "00000008 80000003 00000000",
+				optReply, "0000000a 00000004 00000013", "00000001", hex.EncodeToString([]byte("base:allocation")), optReply, "0000000a 00000001 00000000",
+				optReply, "0000000a 80000006 00000000",
+				optReply, "0000000a 80000003 00000000",
+				"0000000000100000 01ed",
+			},
+			agreed: agreement{structured: true},
 		},
 		"option that is too long": {
 			client: []string{"00000003", haveOpt, "00000007 00002000", strings.Repeat("00", 0x2000)},
@@ -111,15 +152,33 @@ func TestHandshakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &script{in: bytes.NewReader(unhex(t, c.client...))}
-			err := (&handshake{x: export(newRAM(1 << 20)), rw: s}).run()
+			h := &handshake{x: export(newRAM(1 << 20)), rw: s}
+			err := h.run()
 			if c.err == "" {
 				require.NoError(t, err)
+				require.Equal(t, c.agreed, h.agreement)
 			} else {
 				require.ErrorContains(t, err, c.err)
 			}
 			require.Equal(t, hex.EncodeToString(unhex(t, c.server...)), hex.EncodeToString(s.out.Bytes()))
 		})
 	}
+}
+
+// TestWhatAnExportOffers: flags beyond the kernel's, each where it is true.
+func TestWhatAnExportOffers(t *testing.T) {
+	x := export(newRAM(1 << 20))
+	offers := func(change func(*Export), structured bool) TransmissionFlags {
+		y := x
+		change(&y)
+		return (&handshake{x: y, agreement: agreement{structured: structured}}).flags() &^ x.Flags()
+	}
+	require.Zero(t, offers(func(*Export) {}, false))
+	require.Equal(t, SendDF, offers(func(*Export) {}, true))
+	require.Equal(t, SendCache, offers(func(x *Export) { x.Prefetch = true }, false))
+	require.Equal(t, SendFastZero, offers(func(x *Export) { x.ReadsZeros = true }, false))
+	require.Zero(t, offers(func(x *Export) { x.ReadsZeros, x.UnmapSame = true, false }, false), "zeroes would be written out")
+	require.Equal(t, ReadOnly, offers(func(x *Export) { x.ReadsZeros, x.ReadOnly = true, true }, false))
 }
 
 // TestHandshakeCutAnywhere: an error, never a transmission phase.
@@ -174,6 +233,8 @@ func TestListen(t *testing.T) {
 
 func FuzzHandshake(f *testing.F) {
 	f.Add(unhex(f, "00000003", haveOpt, "00000006 0000000c", "00000004", hex.EncodeToString([]byte("disk")), "0001 0001", haveOpt, "00000007 00000006", "00000000 0000"))
+	f.Add(unhex(f, "00000003", haveOpt, "00000008 00000000", haveOpt, "0000000a 0000001b", "00000000 00000001 0000000f", hex.EncodeToString([]byte("base:allocation"))))
+	f.Add(unhex(f, "00000003", haveOpt, "00000008 00000000", haveOpt, "00000009 0000000c", "00000000 00000001 00000000"))
 	f.Add(unhex(f, "00000001", haveOpt, "00000001 00000000"))
 	f.Add(unhex(f, "00000003", haveOpt, "00000003 00000000", haveOpt, "00000002 00000000"))
 	x := export(newRAM(1 << 20))

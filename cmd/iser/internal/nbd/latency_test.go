@@ -110,7 +110,7 @@ func TestOverISER(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Export{
 		Size: 16 << 20, BlockSize: blockSize, FUA: x.FUA, Cache: x.Cache, Unmap: x.Unmap, UnmapSame: x.UnmapSame,
-		MaxTransfer: x.MaxTransfer, Preferred: x.Preferred, Rotational: x.Rotational,
+		MaxTransfer: x.MaxTransfer, Preferred: x.Preferred, Rotational: x.Rotational, Map: x.Map, ReadsZeros: x.ReadsZeros, Prefetch: true,
 	}, x)
 	s, err := New(d, x, Config{Prepare: 1, Memory: 4 << 20})
 	require.NoError(t, err)

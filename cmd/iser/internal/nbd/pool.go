@@ -157,7 +157,7 @@ func (p *pool) put(t *task) {
 		t.pieces[i], x.task = nil, nil
 		x.home.put(x)
 	}
-	t.pieces, t.batch, t.conn = t.pieces[:0], t.batch[:0], nil
+	t.pieces, t.batch, t.tail, t.conn = t.pieces[:0], t.batch[:0], t.tail[:0], nil
 	t.next, p.tasks = p.tasks, t
 	p.out--
 	p.room.Broadcast()

@@ -96,18 +96,19 @@ func (in *input) skip(n int) error {
 
 // transmission is a connection in the transmission phase. Its reader is run; the writing half is of whoever set writing.
 type transmission struct {
-	s    *Server
-	sock sock.Socket
-	in   input
-	pool *pool
-	ctx  context.Context // of work that is not one command; ends when the disk's owner gives up
-	long sync.WaitGroup  // goroutines of such work
+	s      *Server
+	sock   sock.Socket
+	in     input
+	pool   *pool
+	agreed agreement
+	ctx    context.Context // of work that is not one command; ends when the disk's owner gives up
+	long   sync.WaitGroup  // goroutines of such work
 
 	out output
 }
 
-func newTransmission(s *Server, so sock.Socket, p *pool) *transmission {
-	t := &transmission{s: s, sock: so, pool: p, ctx: context.Background()}
+func newTransmission(s *Server, so sock.Socket, p *pool, agreed agreement) *transmission {
+	t := &transmission{s: s, sock: so, pool: p, agreed: agreed, ctx: context.Background()}
 	t.in.s = so
 	t.out.init(t)
 	return t
@@ -202,17 +203,33 @@ func (t *transmission) refuse(r *request) Errno {
 	bs := uint64(x.BlockSize)
 	known := uint16(0)
 	switch r.typ {
-	case CmdRead, CmdWrite, CmdTrim:
-		known = cmdFlagFUA // of a read it means nothing, and is allowed
+	case CmdRead:
+		known = cmdFlagFUA // means nothing, and is allowed
+		if t.agreed.structured {
+			known |= cmdFlagDF // and all are
+		}
+	case CmdWrite, CmdTrim:
+		known = cmdFlagFUA
 	case CmdFlush:
 		return 0 // all else is reserved
 	case CmdWriteZeroes:
 		known = cmdFlagFUA | cmdFlagNoHole
+		if x.fastZero() {
+			known |= cmdFlagFastZero
+		}
+	case CmdBlockStatus:
+		if known = cmdFlagReqOne; !t.agreed.allocation {
+			return errnoInval
+		}
+	case CmdCache:
+		if !x.Prefetch {
+			return errnoInval
+		}
 	default:
 		return errnoInval
 	}
 	switch {
-	case r.typ != CmdRead && x.ReadOnly:
+	case x.ReadOnly && r.changes():
 		return errnoPerm
 	case r.typ == CmdTrim && !x.Unmap && !x.UnmapSame:
 		return errnoNotSup
@@ -220,6 +237,8 @@ func (t *transmission) refuse(r *request) Errno {
 		return errnoInval
 	case (r.typ == CmdRead || r.typ == CmdWrite) && uint64(r.length) > uint64(t.pool.largest()):
 		return errnoInval
+	case r.flags&cmdFlagFastZero != 0 && r.flags&cmdFlagNoHole != 0:
+		return errnoNotSup // holes are what is fast
 	case !r.within(t.s.size.Load()):
 		if r.typ == CmdWrite || r.typ == CmdWriteZeroes {
 			return errnoNoSpace

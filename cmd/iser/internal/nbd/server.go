@@ -195,26 +195,31 @@ func (s *Server) Listen(ctx context.Context, ln net.Listener) error {
 
 // Serve serves one connection to its end, and closes it. nil means that the client said goodbye, or that ctx ended.
 func (s *Server) Serve(ctx context.Context, c net.Conn) error {
-	if err := s.greet(ctx, c); err != nil {
+	agreed, err := s.greet(ctx, c)
+	if err != nil {
 		_ = c.Close()
 		if errors.Is(err, ErrAborted) || ctx.Err() != nil {
 			return nil
 		}
 		return err
 	}
-	return s.Transmit(ctx, c)
+	return s.transmit(ctx, c, agreed)
 }
 
 // Transmit serves a connection that is in the transmission phase already, as the kernel's are, and closes it. When ctx ends no further request is taken,
 // those under way are answered, and then it returns nil, as it does after the client's goodbye. It returns when nothing is under way any more, which may
 // take as long as the disk's commands do; a connection that has failed is closed at once all the same.
 func (s *Server) Transmit(ctx context.Context, c net.Conn) error {
+	return s.transmit(ctx, c, agreement{})
+}
+
+func (s *Server) transmit(ctx context.Context, c net.Conn, agreed agreement) error {
 	p, err := s.pool()
 	if err != nil {
 		_ = c.Close()
 		return err
 	}
-	t := newTransmission(s, sock.NewSocket(c), p)
+	t := newTransmission(s, sock.NewSocket(c), p, agreed)
 	s.mu.Lock()
 	s.live[t] = struct{}{}
 	s.mu.Unlock()

@@ -21,7 +21,8 @@ type task struct {
 	failure atomic.Uint32     // the first error, an Errno
 	req     initiator.Request // SYNCHRONIZE CACHE
 	one     [1]*initiator.Request
-	header  [simpleReplyLen]byte
+	head    head
+	tail    []byte // payload of the reply that is not in pieces
 	next    *task
 }
 
@@ -41,6 +42,12 @@ func (k *task) begin() {
 		return
 	case CmdTrim, CmdWriteZeroes:
 		t.long.Go(k.zero)
+		return
+	case CmdBlockStatus:
+		t.long.Go(k.status)
+		return
+	case CmdCache:
+		k.prefetch()
 		return
 	}
 	bs := t.s.export.BlockSize
@@ -115,6 +122,27 @@ func flushed(r *initiator.Request) {
 	k.answer()
 }
 
+// prefetch tells the disk what will be read, and does not wait until it is there.
+func (k *task) prefetch() {
+	bs := uint64(k.conn.s.export.BlockSize)
+	k.req.CDB = scsi.PreFetch(k.offset/bs, uint32(uint64(k.length)/bs), true)
+	k.one[0] = &k.req
+	if err := k.conn.s.disk.Submit(k.one[:]...); err != nil {
+		k.ended(err)
+		k.answer()
+	}
+}
+
+// status finds out how the request's blocks are provisioned. It runs in a goroutine of its own, as zero does.
+func (k *task) status() {
+	var err error
+	if k.tail, err = k.conn.s.appendStatus(k.conn.ctx, k.tail[:0], &k.request); err != nil {
+		k.tail = k.tail[:0]
+	}
+	k.ended(err)
+	k.answer()
+}
+
 // zero does what may take many commands. It runs in a goroutine of its own: trims and zeroes are rare, long, or both.
 func (k *task) zero() {
 	t := k.conn
@@ -149,6 +177,6 @@ func (k *task) answer() {
 	case k.typ == CmdWrite:
 		s.written.Add(uint64(k.length))
 	}
-	putSimpleReply(&k.header, e, k.cookie)
+	k.putHead(e)
 	k.conn.out.push(k)
 }

@@ -12,6 +12,7 @@ const (
 	magicOptionReply = 0x0003e889045565a9
 	magicRequest     = 0x25609513
 	magicSimpleReply = 0x67446698
+	magicChunk       = 0x668e33ef
 )
 
 // Handshake flags: the server's, and the client's answer (NBD protocol, "Handshake flags", "Client flags").
@@ -32,16 +33,22 @@ const (
 	Rotational      TransmissionFlags = 1 << 4
 	SendTrim        TransmissionFlags = 1 << 5
 	SendWriteZeroes TransmissionFlags = 1 << 6
+	SendDF          TransmissionFlags = 1 << 7
 	CanMultiConn    TransmissionFlags = 1 << 8
+	SendCache       TransmissionFlags = 1 << 10
+	SendFastZero    TransmissionFlags = 1 << 11
 )
 
 // Options of the handshake (NBD protocol, "Option types").
 const (
-	optExportName = 1
-	optAbort      = 2
-	optList       = 3
-	optInfo       = 6
-	optGo         = 7
+	optExportName      = 1
+	optAbort           = 2
+	optList            = 3
+	optInfo            = 6
+	optGo              = 7
+	optStructuredReply = 8
+	optListMeta        = 9
+	optSetMeta         = 10
 )
 
 // Replies to options (NBD protocol, "Option reply types"). Errors have the top bit.
@@ -49,6 +56,7 @@ const (
 	repAck        = 1
 	repServer     = 2
 	repInfo       = 3
+	repMeta       = 4
 	repErrUnsup   = 1<<31 + 1
 	repErrInvalid = 1<<31 + 3
 	repErrUnknown = 1<<31 + 6
@@ -73,7 +81,9 @@ const (
 	CmdDisconnect  Command = 2
 	CmdFlush       Command = 3
 	CmdTrim        Command = 4
+	CmdCache       Command = 5
 	CmdWriteZeroes Command = 6
+	CmdBlockStatus Command = 7
 )
 
 func (c Command) String() string {
@@ -88,16 +98,23 @@ func (c Command) String() string {
 		return "flush"
 	case CmdTrim:
 		return "trim"
+	case CmdCache:
+		return "cache"
 	case CmdWriteZeroes:
 		return "write zeroes"
+	case CmdBlockStatus:
+		return "block status"
 	}
 	return fmt.Sprintf("command %d", uint16(c))
 }
 
 // Command flags (NBD protocol, "Command flags").
 const (
-	cmdFlagFUA    = 1 << 0
-	cmdFlagNoHole = 1 << 1
+	cmdFlagFUA      = 1 << 0
+	cmdFlagNoHole   = 1 << 1
+	cmdFlagDF       = 1 << 2 // a read is answered by one chunk
+	cmdFlagReqOne   = 1 << 3 // one extent is enough
+	cmdFlagFastZero = 1 << 4 // fail rather than write zeroes out
 )
 
 // Errno is an error as a reply carries it (NBD protocol, "Error values"). 0 is success.
@@ -117,6 +134,7 @@ const (
 const (
 	requestLen     = 28
 	simpleReplyLen = 16
+	chunkLen       = 20
 	optionLen      = 16
 	optionReplyLen = 20
 )
@@ -148,6 +166,11 @@ func parseRequest(b []byte) (request, error) {
 		flags: binary.BigEndian.Uint16(b[4:]), typ: Command(binary.BigEndian.Uint16(b[6:])), cookie: binary.BigEndian.Uint64(b[8:]),
 		offset: binary.BigEndian.Uint64(b[16:]), length: binary.BigEndian.Uint32(b[24:]),
 	}, nil
+}
+
+// changes tells whether the request is to change the disk.
+func (r *request) changes() bool {
+	return r.typ == CmdWrite || r.typ == CmdTrim || r.typ == CmdWriteZeroes
 }
 
 // payload is how many octets follow the header.

@@ -86,11 +86,14 @@ func (o *output) load() bool {
 		}
 		o.batch[o.count] = k
 		o.count++
-		o.bufs = append(o.bufs, k.header[:])
+		o.bufs = append(o.bufs, k.head.bytes())
 		if k.typ == CmdRead && k.failure.Load() == 0 {
 			for _, x := range k.pieces {
 				o.bufs = append(o.bufs, x.buf.Bytes()[:x.n])
 			}
+		}
+		if len(k.tail) > 0 {
+			o.bufs = append(o.bufs, k.tail)
 		}
 	}
 	o.store = o.bufs[:0]
