@@ -28,7 +28,7 @@ type attaching struct {
 }
 
 func (o *attachOptions) run(cmd *cobra.Command, c *connectOptions, args []string) (err error) {
-	u, err := lunURL(args[0])
+	u, err := parseDisk(args[0])
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ type benchOptions struct {
 	json             bool
 	compare          string
 	rounds           int
+	lasting          lastingOptions
 }
 
 const (
@@ -41,8 +42,6 @@ const (
 	// benchRuntime is how long is measured if neither --runtime nor --size says; benchRound is a round of --compare.
 	benchRuntime = 10 * time.Second
 	benchRound   = 2 * time.Second
-	// benchTimeout is how long one command may take.
-	benchTimeout = 60 * time.Second
 )
 
 // seconds is a time as fio takes it: a bare number is in seconds.
@@ -81,6 +80,9 @@ Whatever writes destroys what the disk holds, and needs --allow-overwrite. With 
 where they are and on --randseed, and all that were written are read back and compared when the run has ended; with --rw read or randread, what an
 earlier run wrote with the same --randseed is checked as it is read.
 
+A session that is lost is replaced within --replacement-timeout, and what was under way is sent again: the result counts both, and the time that it took is part
+of the latencies. With --path each job uses the disk by several paths at once.
+
 With --compare there are two URLs, A and B, for example the same disk over iSER and over TCP, or two versions of a target. Rounds of --runtime each
 alternate (A B, B A, ...), so that what changes on the host meets both, and what is printed is B in relation to A: the
 median of the rounds' ratios, and the smallest and largest of them. If 1 lies between these, there is no difference to speak of.
@@ -98,9 +100,9 @@ median of the rounds' ratios, and the smallest and largest of them. If 1 lies be
 			}
 			screen := newScreen(cmd.ErrOrStderr())
 			if b.compare != "" {
-				return o.compare(cmd.Context(), spec, [2]string{b.compare, args[0]}, b.rounds, b.json, cmd.OutOrStdout(), screen)
+				return o.compare(cmd.Context(), spec, &b.lasting, [2]string{b.compare, args[0]}, b.rounds, b.json, cmd.OutOrStdout(), screen)
 			}
-			return o.bench(cmd.Context(), spec, args[0], b.json, cmd.OutOrStdout(), screen)
+			return o.bench(cmd.Context(), spec, &b.lasting, args[0], b.json, cmd.OutOrStdout(), screen)
 		},
 	}
 	f := cmd.Flags()
@@ -124,6 +126,7 @@ median of the rounds' ratios, and the smallest and largest of them. If 1 lies be
 	f.BoolVar(&b.json, "json", false, "print JSON, with fio's names")
 	f.StringVar(&b.compare, "compare", "", "`URL` of the disk to compare with: A in the result, and the argument is B")
 	f.IntVar(&b.rounds, "rounds", b.rounds, "rounds of --compare")
+	b.lasting.flags(f)
 	_ = cmd.RegisterFlagCompletionFunc("rw", cobra.FixedCompletions(workloadNames(), cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	return cmd
 }
@@ -154,6 +157,11 @@ func (b *benchOptions) spec(f *pflag.FlagSet) (*benchSpec, error) {
 		return nil, cli.Usagef("--rounds is for --compare")
 	case b.compare != "" && b.verify:
 		return nil, cli.Usagef("--compare and --verify exclude each other")
+	case b.compare != "" && len(b.lasting.paths) > 0:
+		return nil, cli.Usagef("--compare and --path exclude each other")
+	}
+	if err := b.lasting.check(); err != nil {
+		return nil, err
 	}
 	s := &benchSpec{
 		rw: b.rw, random: w.random, readPercent: w.reads, bs: int(b.bs.N), depth: b.iodepth, jobs: b.numjobs,
@@ -181,13 +189,13 @@ func (b *benchOptions) spec(f *pflag.FlagSet) (*benchSpec, error) {
 }
 
 // bench measures one disk and prints the result. A run that was interrupted prints what it had.
-func (o *connectOptions) bench(ctx context.Context, spec *benchSpec, url string, asJSON bool, out io.Writer, scr *screen) (err error) {
+func (o *connectOptions) bench(ctx context.Context, spec *benchSpec, l *lastingOptions, url string, asJSON bool, out io.Writer, scr *screen) (err error) {
 	f, err := o.open()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	b, err := f.openBench(ctx, spec, url)
+	b, err := f.openBench(ctx, spec, l, url)
 	if err != nil {
 		return err
 	}
@@ -199,15 +207,15 @@ func (o *connectOptions) bench(ctx context.Context, spec *benchSpec, url string,
 	return errors.Join(r.print(out, asJSON), err)
 }
 
-// openBench opens a session for each job.
-func (f *fabric) openBench(ctx context.Context, spec *benchSpec, url string) (*bench, error) {
+// openBench opens the disk for each job.
+func (f *fabric) openBench(ctx context.Context, spec *benchSpec, l *lastingOptions, url string) (*bench, error) {
 	u, err := parseDisk(url)
 	if err != nil {
 		return nil, err
 	}
 	b := &bench{spec: spec, url: u}
 	for i := range spec.jobs {
-		if err = f.addJob(ctx, b, i); err != nil {
+		if err = f.addJob(ctx, b, l, url, i); err != nil {
 			b.close()
 			return nil, err
 		}
@@ -215,18 +223,12 @@ func (f *fabric) openBench(ctx context.Context, spec *benchSpec, url string) (*b
 	return b, nil
 }
 
-func (f *fabric) addJob(ctx context.Context, b *bench, i int) error {
-	s, err := f.loginWith(ctx, b.url, func(c *initiator.Config) {
-		c.QueueDepth, c.CommandTimeout = b.spec.depth, benchTimeout
-	})
+func (f *fabric) addJob(ctx context.Context, b *bench, l *lastingOptions, url string, i int) error {
+	d, err := f.openLasting(ctx, url, l, func(c *initiator.DiskConfig) { c.Session.QueueDepth = b.spec.depth })
 	if err != nil {
 		return err
 	}
-	b.sessions = append(b.sessions, s)
-	d, err := openDisk(ctx, b.url, s)
-	if err != nil {
-		return err
-	}
+	b.disks = append(b.disks, d.whole)
 	if i == 0 {
 		if err := b.spec.fit(ctx, d); err != nil {
 			return err

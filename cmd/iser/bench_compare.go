@@ -60,7 +60,7 @@ type comparison struct {
 }
 
 // compare measures two disks in turns and prints B in relation to A. Both have their sessions open all the time.
-func (o *connectOptions) compare(ctx context.Context, spec *benchSpec, urls [2]string, rounds int, asJSON bool, out io.Writer, scr *screen) (err error) {
+func (o *connectOptions) compare(ctx context.Context, spec *benchSpec, l *lastingOptions, urls [2]string, rounds int, asJSON bool, out io.Writer, scr *screen) (err error) {
 	f, err := o.open()
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (o *connectOptions) compare(ctx context.Context, spec *benchSpec, urls [2]s
 	defer func() { err = errors.Join(err, f.Close()) }()
 	var sides [2]*bench
 	for i, url := range urls {
-		if sides[i], err = f.openBench(ctx, spec, url); err != nil {
+		if sides[i], err = f.openBench(ctx, spec, l, url); err != nil {
 			return err
 		}
 		defer sides[i].close()

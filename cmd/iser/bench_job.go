@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -11,7 +10,6 @@ import (
 
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
-	"goiwarp/iscsi/scsi"
 )
 
 // Latencies are recorded in nanoseconds, to three digits.
@@ -20,9 +18,6 @@ const (
 	latencyMost   = int64(100 * time.Second)
 	latencyDigits = 3
 )
-
-// benchAgain is how often one command is sent again that the disk puts off.
-const benchAgain = 1000
 
 // tally is what has been measured of reads, or of writes.
 type tally struct {
@@ -69,7 +64,6 @@ type benchJob struct {
 	last      time.Time // when the last command that was counted ended
 	written   bitmap    // if contents are verified
 	checked   int64     // commands whose data was compared
-	putOff    int64     // commands sent again: BUSY, TASK SET FULL, unit attentions
 
 	ops  []benchOp
 	reqs []*initiator.Request
@@ -84,7 +78,6 @@ type benchOp struct {
 	slot  int64
 	write bool
 	check bool // compare what is read
-	again int  // how often the disk has put it off
 	began time.Time
 }
 
@@ -101,7 +94,7 @@ func newBenchJob(spec *benchSpec, d *disk, i int) (*benchJob, error) {
 	content := rand.NewChaCha8([32]byte{byte(spec.seed), byte(i)})
 	for k := range j.ops {
 		op := &j.ops[k]
-		m, err := d.session.Alloc(spec.bs)
+		m, err := d.lun.Alloc(spec.bs)
 		if err != nil {
 			j.release()
 			return nil, err
@@ -181,7 +174,7 @@ func (j *benchJob) record(on bool) {
 	defer j.mu.Unlock()
 	j.read.reset()
 	j.write.reset()
-	j.recording, j.last, j.putOff = on, time.Time{}, 0
+	j.recording, j.last = on, time.Time{}
 }
 
 func (j *benchJob) stopRecording() {
@@ -236,7 +229,7 @@ func (j *benchJob) next(op *benchOp, now time.Time) bool {
 	} else {
 		j.disk.lun.PrepareRead(&op.req, lba, blocks, bs, op.mem)
 	}
-	op.began, op.again = now, 0
+	op.began = now
 	return true
 }
 
@@ -248,12 +241,13 @@ func benchDone(r *initiator.Request) {
 	op := r.Context.(*benchOp)
 	j, now := op.job, time.Now()
 	j.mu.Lock()
-	again := j.ended(op, now) || j.next(op, now)
-	if !again {
+	j.ended(op, now)
+	more := j.next(op, now)
+	if !more {
 		j.leave()
 	}
 	j.mu.Unlock()
-	if !again {
+	if !more {
 		return
 	}
 	if err := j.disk.lun.Submit(op.one[:]...); err != nil {
@@ -271,18 +265,13 @@ func (j *benchJob) leave() {
 	}
 }
 
-// ended judges a command's end; true asks to send the same once more. mu is held.
-func (j *benchJob) ended(op *benchOp, now time.Time) (again bool) {
+// ended judges a command's end. What the disk puts off, or a lost connection had under way, was sent again before: the wait is part of the latency. mu
+// is held.
+func (j *benchJob) ended(op *benchOp, now time.Time) {
 	r := &op.req
 	if r.Err != nil {
-		var e *scsi.Error
-		if errors.As(r.Err, &e) && e.Temporary() && !j.halted && op.again < benchAgain {
-			op.again++
-			j.putOff++ // op.began stays: the wait is part of the latency
-			return true
-		}
 		j.haltLocked(fmt.Errorf("%s at octet %d: %w", j.disk, j.offset(op), r.Err))
-		return false
+		return
 	}
 	if op.write && j.written != nil {
 		j.written.set(op.slot)
@@ -290,7 +279,7 @@ func (j *benchJob) ended(op *benchOp, now time.Time) (again bool) {
 	if op.check {
 		if err := checkPattern(op.mem.Bytes(), j.offset(op), j.spec.seed); err != nil {
 			j.haltLocked(fmt.Errorf("%s: verify: %w", j.disk, err))
-			return false
+			return
 		}
 		j.checked++
 	}
@@ -302,5 +291,4 @@ func (j *benchJob) ended(op *benchOp, now time.Time) (again bool) {
 		t.add(now.Sub(op.began))
 		j.last = now
 	}
-	return false
 }

@@ -23,8 +23,10 @@ type benchResult struct {
 	UserCPU   *float64 `json:"usr_cpu,omitempty"`
 	SystemCPU *float64 `json:"sys_cpu,omitempty"`
 	CPUPerIO  *float64 `json:"cpu_us_per_io,omitempty"`
-	// Requeued are commands that the disk put off (BUSY, TASK SET FULL, unit attentions), and that were sent again.
-	Requeued int64 `json:"requeued"`
+	// Requeued are commands that were sent again: the disk had put them off (BUSY, TASK SET FULL, unit attentions), or their connection was
+	// lost. Recovered are lost sessions in whose place another one came.
+	Requeued  int64 `json:"requeued"`
+	Recovered int64 `json:"sessions_recovered"`
 	// Verified are the octets that were compared, if that was asked for.
 	Verified *int64 `json:"verified_bytes,omitempty"`
 }
@@ -97,11 +99,11 @@ func newLatency(h *hdrhistogram.Histogram) latency {
 
 // count takes over what jobs count besides commands.
 func (r *benchResult) count(b *bench) {
-	r.Requeued = 0
+	s := b.stats()
+	r.Requeued, r.Recovered = int64(s.Resent-b.base.Resent), int64(s.Lost-b.base.Lost)
 	var checked int64
 	for _, j := range b.jobs {
 		j.mu.Lock()
-		r.Requeued += j.putOff
 		checked += j.checked
 		j.mu.Unlock()
 	}
@@ -153,8 +155,11 @@ func (r *benchResult) text() string {
 		}
 		b.WriteByte('\n')
 	}
+	if r.Recovered > 0 {
+		fmt.Fprintf(&b, "  %s\n", plural(uint64(r.Recovered), "session was lost, and another one", "sessions were lost, and others")+" came in its place")
+	}
 	if r.Requeued > 0 {
-		fmt.Fprintf(&b, "  %d commands were put off by the disk, and sent again\n", r.Requeued)
+		fmt.Fprintf(&b, "  %s sent again: put off by the disk, or under way on a lost connection\n", plural(uint64(r.Requeued), "command was", "commands were"))
 	}
 	if r.Verified != nil {
 		fmt.Fprintf(&b, "  verified %s, --randseed %d\n", octets(*r.Verified), r.Seed)

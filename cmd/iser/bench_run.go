@@ -13,24 +13,38 @@ import (
 // benchDrain is how long commands that are under way may take to end once a run was interrupted.
 const benchDrain = 5 * time.Second
 
-// bench is a disk that is measured, with a session for each job. It can be run again and again.
+// bench is a disk that is measured, with sessions for each job. It can be run again and again.
 type bench struct {
-	spec     *benchSpec
-	url      initiator.URL
-	sessions []*initiator.Session
-	jobs     []*benchJob
+	spec  *benchSpec
+	url   initiator.URL
+	disks []*initiator.Disk // one per job
+	jobs  []*benchJob
+	base  initiator.DiskStats // as it was when measuring began
 }
 
 // close ends the sessions, and gives back the memory that their commands used.
 func (b *bench) close() {
-	var wg sync.WaitGroup
-	for _, s := range b.sessions {
-		wg.Go(func() { logout(s) })
-	}
-	wg.Wait()
+	b.closeDisks()
 	for _, j := range b.jobs {
 		j.release()
 	}
+}
+
+func (b *bench) closeDisks() {
+	var wg sync.WaitGroup
+	for _, d := range b.disks {
+		wg.Go(func() { _ = d.Close() }) // what matters has been answered already
+	}
+	wg.Wait()
+}
+
+// stats add up what happened to the disks.
+func (b *bench) stats() (sum initiator.DiskStats) {
+	for _, d := range b.disks {
+		s := d.Stats()
+		sum.Lost, sum.Resent = sum.Lost+s.Lost, sum.Resent+s.Resent
+	}
+	return sum
 }
 
 // run measures once, and reads back what it has written if that is to be verified. After an interruption there are an error and a result.
@@ -43,6 +57,7 @@ func (b *bench) run(ctx context.Context, scr *screen) (*benchResult, error) {
 	hide := scr.follow(b.progress(began))
 	defer hide()
 	user, system, cpu := cpuTime()
+	b.base = b.stats()
 	for _, j := range b.jobs {
 		j.record(b.spec.ramp == 0)
 	}
@@ -50,6 +65,7 @@ func (b *bench) run(ctx context.Context, scr *screen) (*benchResult, error) {
 	if b.spec.ramp > 0 && !run.await(b.spec.ramp) && run.ctx.Err() == nil {
 		began = time.Now()
 		user, system, cpu = cpuTime()
+		b.base = b.stats()
 		for _, j := range b.jobs {
 			j.record(true)
 		}
@@ -139,11 +155,11 @@ func (r *benchRun) await(d time.Duration) (ended bool) {
 }
 
 // drain waits for the commands that are under way still, and tells what has failed. After a failure or an interruption they have benchDrain
-// to end; then their sessions are closed, which ends them.
+// to end; then the disks are closed, which ends them.
 func (r *benchRun) drain() error {
 	defer r.end(nil)
 	var patience <-chan time.Time
-	for i, idle := range r.waits {
+	for _, idle := range r.waits {
 		for waiting, ended := true, r.ctx.Done(); waiting; {
 			select {
 			case <-idle:
@@ -154,9 +170,7 @@ func (r *benchRun) drain() error {
 					patience = time.After(benchDrain)
 				}
 			case <-patience:
-				for _, s := range r.b.sessions[i:] {
-					s.Close()
-				}
+				r.b.closeDisks()
 				patience = nil
 			}
 		}

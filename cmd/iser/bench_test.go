@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"goiwarp/internal/faultproxy"
 )
 
 // TestBenchMeasures: each workload moves what it says, over both transports, and its JSON has fio's names.
@@ -82,6 +84,8 @@ func TestBenchRefuses(t *testing.T) {
 		"--runtime 0":                          {u, "--runtime", "0"},
 		"give its --randseed":                  {u, "--verify"},
 		"--rounds is for --compare":            {u, "--rounds", "3"},
+		"--replacement-timeout 0":              {u, "--replacement-timeout", "0"},
+		"--compare and --path exclude":         {u, "--compare", u, "--path", u},
 		"--compare and --verify exclude":       {u, "--compare", u, "--verify", "--randseed", "1"},
 		`bad size "lots"`:                      {u, "--bs", "lots"},
 		"accepts 1 arg(s), received 0; see 'i": {},
@@ -144,10 +148,20 @@ func TestBenchEndsEarly(t *testing.T) {
 	r = iserTool(t.Context(), "bench", s.url("0"), "--rw", "write", "--runtime", "10m", "--allow-overwrite")
 	require.ErrorContains(t, r.err, "LUN 0 of "+siteTarget+" at octet ")
 	require.Empty(t, r.out)
+}
 
-	s.disks[0].onWrite = func([]byte, int64) error { return context.DeadlineExceeded } // the disk is busy, for ever
-	r = iserTool(t.Context(), "bench", s.url("0"), "--rw", "write", "--size", "64k", "--iodepth", "1", "--allow-overwrite")
-	require.ErrorContains(t, r.err, "BUSY")
+// TestBenchRecovers: a connection that is cut on its way is replaced; the run goes on, checks what it wrote, and tells of it.
+func TestBenchRecovers(t *testing.T) {
+	s := newTestSite(t, 8<<20)
+	p := faultproxy.New(t, s.tcp, faultproxy.Script{Steps: []faultproxy.Step{{Dir: faultproxy.ToTarget, Offset: 3 << 20, Do: faultproxy.Cut}}})
+	args := []string{"bench", "iscsi://" + p.Addr() + "/" + siteTarget + "/0", "--rw", "write", "--bs", "32k", "--size", "4M", "--iodepth", "8", "--verify", "--allow-overwrite"}
+	r := parseJSON[benchResult](t, mustRun(t, append(args, "--json")...))
+	require.EqualValues(t, 128, r.Write.IOs, "each is counted once")
+	require.EqualValues(t, 1, r.Recovered)
+	require.Positive(t, r.Requeued)
+	require.EqualValues(t, 4<<20, *r.Verified)
+	require.Contains(t, mustRun(t, args...), "  1 session was lost, and another one came in its place\n")
+	refused(t, false, "no path to ", append(args, "--replacement-timeout", "1ms")...)
 }
 
 // TestBenchCostsNoAllocations: a command that is measured allocates nothing.
@@ -161,7 +175,7 @@ func TestBenchCostsNoAllocations(t *testing.T) {
 			require.NoError(t, err)
 			defer f.Close()
 			spec := &benchSpec{rw: "randrw", random: true, readPercent: 50, bs: 4096, depth: 16, jobs: 1, verify: true}
-			b, err := f.openBench(t.Context(), spec, url)
+			b, err := f.openBench(t.Context(), spec, &lastingOptions{replacement: time.Minute}, url)
 			require.NoError(t, err)
 			defer b.close()
 			j := b.jobs[0]

@@ -136,7 +136,33 @@ func TestCopyVerifyFindsCorruption(t *testing.T) {
 	refused(t, false, "differs from what was written, within the 1048576 octets at 5242880", "cp", "--verify", in, s.url("0"))
 }
 
-// TestCopyResumes: a connection that is cut at an octet ends the copy; the same command goes on from what was noted, and does
+// TestCopySurvives: connections that are cut at an octet, each of them, are made again, and all of the data arrives, once.
+func TestCopySurvives(t *testing.T) {
+	const size = 32 * mib
+	s := newTestSite(t, size, size)
+	in := randomBytes(5, size)
+	s.disks[1].fill(t, in)
+	for name, dir := range map[string]faultproxy.Direction{"writing": faultproxy.ToTarget, "reading": faultproxy.FromTarget} {
+		t.Run(name, func(t *testing.T) {
+			p := faultproxy.New(t, s.tcp, faultproxy.Script{Steps: []faultproxy.Step{{Dir: dir, Offset: 20 * mib, Do: faultproxy.Cut}}})
+			through := "iscsi://" + p.Addr() + "/" + siteTarget
+			var out string
+			if dir == faultproxy.ToTarget {
+				out = mustRun(t, "cp", "--verify", writeFile(t, "in", in), through+"/0")
+				require.True(t, bytes.Equal(in, s.disks[0].contents(t, 0, size)))
+			} else {
+				file := filepath.Join(t.TempDir(), "out")
+				out = mustRun(t, "cp", through+"/1", file)
+				got, err := os.ReadFile(file)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(in, got))
+			}
+			require.Regexp(t, `LUN \d of \S+: 1 lost connection was made again, \d+ commands? sent again\n`, out)
+		})
+	}
+}
+
+// TestCopyResumes: a connection that is cut at an octet, and that cannot be made again, ends the copy; the same command goes on from what was noted, and does
 // not move again what lies before.
 func TestCopyResumes(t *testing.T) {
 	const size = 32 * mib
@@ -163,7 +189,11 @@ func TestCopyResumes(t *testing.T) {
 				s.disks[1].fill(t, in)
 			}
 			state := filepath.Join(t.TempDir(), "state")
-			args = append([]string{"cp", "--verify", "--resume", state, "--checkpoint", "2M"}, args...)
+			args = append([]string{"cp", "--verify", "--resume", state, "--checkpoint", "2M", "--replacement-timeout", "100ms"}, args...)
+			go func() {
+				<-p.Reached(0)
+				p.Close()
+			}()
 			r := iserTool(t.Context(), args...)
 			require.ErrorContains(t, r.err, "the same command goes on where it was")
 			was, err := loadState(state)
@@ -174,6 +204,7 @@ func TestCopyResumes(t *testing.T) {
 
 			// Another source or destination is not gone on with, and nothing is touched.
 			other := append([]string{}, args...)
+			other[len(other)-1] = strings.Replace(other[len(other)-1], p.Addr(), s.tcp, 1)
 			other[len(other)-2] = writeFile(t, "other", randomBytes(4, size))
 			before := s.disks[0].contents(t, 0, size)
 			refused(t, false, "belongs to another copy: the source was ", other...)

@@ -13,7 +13,8 @@ import (
 // disk is a logical unit as one side of a copy.
 type disk struct {
 	url     initiator.URL
-	session *initiator.Session
+	session *initiator.Session // nil with whole
+	whole   *initiator.Disk    // what outlives its sessions; nil with session
 	lun     *initiator.LUN
 	cap     scsi.Capacity
 
@@ -23,12 +24,20 @@ type disk struct {
 }
 
 func openDisk(ctx context.Context, u initiator.URL, s *initiator.Session) (*disk, error) {
-	d := &disk{url: u, session: s, lun: s.LUN(u.LUN)}
+	d, err := newDisk(ctx, u, s.LUN(u.LUN))
+	if err != nil {
+		return nil, err
+	}
+	d.session = s
+	return d, nil
+}
+
+func newDisk(ctx context.Context, u initiator.URL, lun *initiator.LUN) (*disk, error) {
+	d := &disk{url: u, lun: lun}
 	var err error
 	if d.cap, err = d.lun.Capacity(ctx); err != nil {
-		var status *scsi.Error
-		if errors.As(err, &status) && status.HasSense && status.Sense.Code == scsi.CodeLUNotSupported {
-			return nil, fmt.Errorf("%s has no LUN %d; 'iser ls' lists what it has", u.Target, u.LUN)
+		if noLUN(err) {
+			return nil, missingLUN(u)
 		}
 		return nil, fmt.Errorf("LUN %d: %w", u.LUN, err)
 	}
@@ -42,7 +51,7 @@ func (d *disk) String() string { return fmt.Sprintf("LUN %d of %s", d.url.LUN, d
 func (d *disk) Size() int64    { return d.cap.Size() }
 
 // Alloc lends registered memory.
-func (d *disk) Alloc(n int) (memory, error) { return d.session.Alloc(n) }
+func (d *disk) Alloc(n int) (memory, error) { return d.lun.Alloc(n) }
 
 // aligned says whether [off, off+n) is whole blocks of data that m can carry by itself.
 func (d *disk) aligned(m memory, n int, off int64) bool {

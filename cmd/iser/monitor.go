@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +23,7 @@ const monitorBacklog = 1024
 
 // monitorOptions are the flags of monitor.
 type monitorOptions struct {
+	lastingOptions
 	interval seconds
 	count    uint64
 	json     bool
@@ -30,21 +33,23 @@ func monitorCommand(c *connectOptions) *cobra.Command {
 	o := &monitorOptions{interval: seconds(time.Second)}
 	cmd := &cobra.Command{
 		Use:   "monitor URL",
-		Short: "Watch a disk: latency, unit attentions, asynchronous messages, lost sessions",
-		Long: `monitor stays logged in and prints a line for whatever happens, until it is interrupted:
+		Short: "Watch a disk: latency, paths, unit attentions, asynchronous messages, lost sessions",
+		Long: `monitor stays logged in, by one path or with --path by several, and prints a line for whatever happens, until it is interrupted:
 
-  up, down      a session began, or ended and why; it logs in again after --interval
-  ping          every --interval: how long the target took to answer a NOP-Out, and the disk a TEST UNIT READY
+  up, down      a path's session began, or ended and why; it logs in again after DefaultTime2Wait, and then every --interval
+  path          a path is used by commands now or no more, or has another access state (ALUA)
+  ping          every --interval, by each path that is up: how long the target took to answer a NOP-Out, and the disk a TEST UNIT READY
   attention     a unit attention: the disk was reset, has another size, lost a reservation, ...
   async         an asynchronous message of the target: it wants a logout, drops the session, ...
   error         the disk is not ready, and why
 
 With --json each line is a JSON object with "time" and "event". In the end there is a summary of the latencies, except with --json.`,
 		Example: `  iser monitor iser://192.0.2.10/iqn.2026-11.com.example:store1/0
-  iser monitor iscsi://192.0.2.10/iqn.2026-11.com.example:store1/0 --interval 100ms --count 600 --json >> watch.jsonl`,
+  iser monitor iscsi://192.0.2.10/iqn.2026-11.com.example:store1/0 --interval 100ms --count 600 --json >> watch.jsonl
+  iser monitor iser://192.0.2.10/iqn.2026-11.com.example:store1/0 --path iser://198.51.100.10/iqn.2026-11.com.example:store1/0`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			u, err := parseDisk(args[0])
+			urls, err := o.urls(args[0])
 			if err != nil {
 				return err
 			}
@@ -56,11 +61,12 @@ With --json each line is a JSON object with "time" and "event". In the end there
 				return err
 			}
 			defer func() { err = errors.Join(err, f.Close()) }()
-			m := newMonitor(f, u, o, cmd.OutOrStdout())
+			m := newMonitor(f, urls, o, cmd.OutOrStdout())
 			return m.run(cmd.Context())
 		},
 	}
 	cmd.Flags().Var(&o.interval, "interval", "time between two pings")
+	cmd.Flags().StringArrayVar(&o.paths, "path", nil, "`URL` of another way to the same disk; may be repeated")
 	cmd.Flags().Uint64Var(&o.count, "count", 0, "end after so many pings (default never)")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print a JSON object per line")
 	return cmd
@@ -68,9 +74,11 @@ With --json each line is a JSON object with "time" and "event". In the end there
 
 // monitorEvent is a line of monitor.
 type monitorEvent struct {
-	Time   time.Time `json:"time"`
-	Event  string    `json:"event"`
-	Detail string    `json:"detail,omitempty"`
+	Time  time.Time `json:"time"`
+	Event string    `json:"event"`
+	// Path is the portal that an event belongs to, where there are several paths.
+	Path   string `json:"path,omitempty"`
+	Detail string `json:"detail,omitempty"`
 	// NOP and TestUnitReady are milliseconds.
 	NOP           *float64 `json:"nop_ms,omitempty"`
 	TestUnitReady *float64 `json:"test_unit_ready_ms,omitempty"`
@@ -83,7 +91,8 @@ type monitorEvent struct {
 // monitor watches one logical unit.
 type monitor struct {
 	fabric *fabric
-	url    initiator.URL
+	urls   []initiator.URL // a path each
+	up     []bool          // which of them were told to be; OnPath's
 	opts   *monitorOptions
 	out    io.Writer
 	events chan monitorEvent // what hooks saw; they must not block
@@ -92,28 +101,30 @@ type monitor struct {
 	tur    tally
 }
 
-func newMonitor(f *fabric, u initiator.URL, o *monitorOptions, out io.Writer) *monitor {
-	return &monitor{fabric: f, url: u, opts: o, out: out, events: make(chan monitorEvent, monitorBacklog), nop: newTally(), tur: newTally()}
+func newMonitor(f *fabric, urls []initiator.URL, o *monitorOptions, out io.Writer) *monitor {
+	return &monitor{fabric: f, urls: urls, up: make([]bool, len(urls)), opts: o, out: out, events: make(chan monitorEvent, monitorBacklog), nop: newTally(), tur: newTally()}
+}
+
+// note takes what hooks saw.
+func (m *monitor) note(e monitorEvent) {
+	e.Time = time.Now()
+	select {
+	case m.events <- e:
+	default: // whoever reads standard output is slower than the disk
+		m.lost.Add(1)
+	}
 }
 
 // hooks note what a session sees.
-func (m *monitor) hooks(lun uint64) initiator.Hooks {
-	note := func(e monitorEvent) {
-		e.Time = time.Now()
-		select {
-		case m.events <- e:
-		default: // whoever reads standard output is slower than the disk
-			m.lost.Add(1)
-		}
-	}
+func (m *monitor) hooks() initiator.Hooks {
 	withSense := func(e monitorEvent, s scsi.Sense) monitorEvent {
 		e.Key, e.Code = s.Key.String(), fmt.Sprintf("%02X/%02X", s.Code.ASC(), s.Code.ASCQ())
 		return e
 	}
 	return initiator.Hooks{
 		Attention: func(of uint64, s scsi.Sense) {
-			if of == lun {
-				note(withSense(monitorEvent{Event: "attention", Detail: s.Code.String()}, s))
+			if slices.ContainsFunc(m.urls, func(u initiator.URL) bool { return scsi.EncodeLUN(int(u.LUN)) == of }) {
+				m.note(withSense(monitorEvent{Event: "attention", Detail: s.Code.String()}, s))
 			}
 		},
 		Async: func(a *initiator.AsyncInfo) {
@@ -122,102 +133,104 @@ func (m *monitor) hooks(lun uint64) initiator.Hooks {
 				e = withSense(e, a.Sense)
 				e.Detail += ": " + a.Sense.Code.String()
 			}
-			note(e)
+			m.note(e)
 		},
 	}
 }
 
+// pathOf names a path in events, if there are others.
+func (m *monitor) pathOf(i int) string {
+	if len(m.urls) == 1 {
+		return ""
+	}
+	return m.urls[i].Portal.String()
+}
+
+// changed is the disk's OnPath.
+func (m *monitor) changed(p initiator.PathEvent) {
+	e := monitorEvent{Event: "path", Path: m.pathOf(p.Index), Detail: p.PathInfo.String()}
+	switch {
+	case p.Up && !m.up[p.Index]:
+		e.Event, e.Detail = "up", m.urls[p.Index].String()
+	case !p.Up && p.Err != nil:
+		e.Event, e.Detail = "down", cli.OneLine(p.Err)
+	}
+	m.up[p.Index] = p.Up
+	m.note(e)
+}
+
 // run watches until the context ends, or --count is reached.
 func (m *monitor) run(ctx context.Context) error {
-	var pings uint64
-	first := true
-	for ctx.Err() == nil {
-		s, err := m.login(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil && first:
-			return err // a mistake, most likely, and nothing to wait for
-		case err != nil:
-			err = m.print(monitorEvent{Event: "down", Detail: cli.OneLine(err)})
-			m.pause(ctx)
-		default:
-			var more bool
-			more, err = m.watch(ctx, s, &pings)
-			logout(s)
-			if err == nil && !more {
-				return m.summary()
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			return err
-		}
-		first = false
-	}
-	return m.summary()
-}
-
-func (m *monitor) login(ctx context.Context) (*initiator.Session, error) {
-	s, err := m.fabric.loginWith(ctx, m.url, func(c *initiator.Config) {
-		c.Hooks = m.hooks(scsi.EncodeLUN(int(m.url.LUN)))
-		c.CommandTimeout = initiator.DefaultCommandTimeout
+	wait := &lastingOptions{replacement: -1} // nothing but monitor's patience ends it
+	d, err := m.fabric.openPaths(ctx, m.urls, wait, 0, func(c *initiator.DiskConfig) {
+		c.Session.Hooks, c.OnPath = m.hooks(), m.changed
+		c.RetryLast = time.Duration(m.opts.interval)
 	})
 	if err != nil {
-		return nil, err
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err // a mistake, most likely, and nothing to wait for
 	}
-	return s, m.print(monitorEvent{Event: "up", Detail: m.url.String()})
+	err = m.watch(ctx, d)
+	_ = d.Close() // nothing is under way
+	return errors.Join(err, m.drain(), m.summary())
 }
 
-// pause waits for the next turn.
-func (m *monitor) pause(ctx context.Context) {
-	t := time.NewTimer(time.Duration(m.opts.interval))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
-
-// watch pings in one session until it is lost (more), or enough was seen. An error is one of printing.
-func (m *monitor) watch(ctx context.Context, s *initiator.Session, pings *uint64) (more bool, err error) {
-	lun := s.LUN(m.url.LUN)
+// watch pings until enough was seen. An error is one of printing.
+func (m *monitor) watch(ctx context.Context, d *initiator.Disk) error {
 	t := time.NewTicker(time.Duration(m.opts.interval))
 	defer t.Stop()
-	for {
-		e, alive := m.ping(ctx, s, lun)
-		if err := m.drain(); err != nil {
-			return false, err
+	for rounds := uint64(0); ; {
+		pinged, err := m.round(ctx, d)
+		if err != nil || ctx.Err() != nil {
+			return err
 		}
-		if ctx.Err() != nil {
-			return false, nil
+		if pinged {
+			rounds++
 		}
-		if err := m.print(e); err != nil {
-			return false, err
+		if m.opts.count > 0 && rounds >= m.opts.count {
+			return nil
 		}
-		if !alive {
-			m.pause(ctx)
-			return true, nil
-		}
-		if *pings++; m.opts.count > 0 && *pings >= m.opts.count {
-			return false, nil
-		}
-	wait:
-		for {
+		for waiting := true; waiting; {
 			select {
 			case <-t.C:
-				break wait
+				waiting = false
 			case e := <-m.events:
 				if err := m.print(e); err != nil {
-					return false, err
+					return err
 				}
-			case <-s.Done():
-				err := errors.Join(m.drain(), m.print(monitorEvent{Event: "down", Detail: cli.OneLine(s.Err())}))
-				m.pause(ctx)
-				return true, err
 			case <-ctx.Done():
-				return false, m.drain()
+				return nil
 			}
 		}
 	}
+}
+
+// round pings by each path that is up, and tells whether there was one that answered.
+func (m *monitor) round(ctx context.Context, d *initiator.Disk) (pinged bool, err error) {
+	for i, u := range m.urls {
+		s := d.PathSession(i)
+		if s == nil {
+			continue
+		}
+		e, alive := m.ping(ctx, s, s.LUN(u.LUN))
+		if err := m.drain(); err != nil {
+			return pinged, err
+		}
+		if ctx.Err() != nil {
+			return pinged, nil
+		}
+		if !alive {
+			continue // changed tells why
+		}
+		pinged = true
+		e.Path = m.pathOf(i)
+		if err := m.print(e); err != nil {
+			return pinged, err
+		}
+	}
+	return pinged, nil
 }
 
 // ping measures the target and the disk once; a session that is lost is not alive.
@@ -226,23 +239,20 @@ func (m *monitor) ping(ctx context.Context, s *initiator.Session, lun *initiator
 	milli := func(d time.Duration) *float64 { v := float64(d.Microseconds()) / 1000; return &v }
 	start := time.Now()
 	if err := s.Ping(ctx); err != nil {
-		return monitorEvent{Event: "down", Detail: cli.OneLine(err)}, false
+		return e, false
 	}
 	took := time.Since(start)
 	m.nop.add(took)
 	e.NOP = milli(took)
 	start = time.Now()
 	err := lun.TestUnitReady(ctx)
-	var status *scsi.Error
 	switch {
 	case err == nil:
 		took = time.Since(start)
 		m.tur.add(took)
 		e.TestUnitReady = milli(took)
-	case errors.As(err, &status):
-		e.Event, e.Detail = "error", cli.OneLine(err)
 	case s.Err() != nil:
-		return monitorEvent{Event: "down", Detail: cli.OneLine(err)}, false
+		return e, false
 	default:
 		e.Event, e.Detail = "error", cli.OneLine(err)
 	}
@@ -272,6 +282,9 @@ func (m *monitor) print(e monitorEvent) error {
 		return json.NewEncoder(m.out).Encode(e)
 	}
 	line := e.Time.Format("15:04:05.000") + " " + e.Event
+	if e.Path != "" {
+		line += " " + e.Path
+	}
 	if e.NOP != nil {
 		line += fmt.Sprintf(" nop %.3f ms", *e.NOP)
 	}
@@ -281,7 +294,7 @@ func (m *monitor) print(e monitorEvent) error {
 	if e.Detail != "" {
 		line += " " + e.Detail
 	}
-	if e.Code != "" {
+	if e.Code != "" && !strings.Contains(e.Detail, e.Code) {
 		line += " (" + e.Code + ")"
 	}
 	if e.Lost > 0 {

@@ -19,6 +19,7 @@ import (
 
 func readCommand(o *connectOptions) *cobra.Command {
 	var offset, length cli.Size
+	var l lastingOptions
 	cmd := &cobra.Command{
 		Use:   "read URL [FILE]",
 		Short: "Read a disk, or a part of it, to a file or standard output",
@@ -29,7 +30,7 @@ func readCommand(o *connectOptions) *cobra.Command {
 			if length.N == 0 && cmd.Flags().Changed("length") {
 				return cli.Usagef("--length 0: want 1 octet or more; leave it out for all")
 			}
-			return o.withDisk(cmd.Context(), args[0], func(ctx context.Context, d *disk) (err error) {
+			return o.withLasting(cmd.Context(), args[0], &l, func(ctx context.Context, d *disk) (err error) {
 				n, err := extent(d, offset, length)
 				if err != nil {
 					return err
@@ -52,6 +53,7 @@ func readCommand(o *connectOptions) *cobra.Command {
 	}
 	cmd.Flags().Var(&offset, "offset", "where to begin, in octets (or with K, MiB, GB, …)")
 	cmd.Flags().Var(&length, "length", "how much to read; to the end if not given")
+	l.flags(cmd.Flags())
 	return cmd
 }
 
@@ -126,6 +128,7 @@ func stream(ctx context.Context, d *disk, off, n int64, f func([]byte) error) er
 
 func writeCommand(o *connectOptions) *cobra.Command {
 	var offset, length cli.Size
+	var l lastingOptions
 	cmd := &cobra.Command{
 		Use:   "write URL [FILE]",
 		Short: "Write a file or standard input to a disk",
@@ -139,7 +142,7 @@ only a part is written keep the rest.`,
 			if length.N == 0 && cmd.Flags().Changed("length") {
 				return cli.Usagef("--length 0: want 1 octet or more; leave it out for all")
 			}
-			return o.withDisk(cmd.Context(), args[0], func(ctx context.Context, d *disk) error {
+			return o.withLasting(cmd.Context(), args[0], &l, func(ctx context.Context, d *disk) error {
 				room, err := extent(d, offset, length)
 				if err != nil {
 					return err
@@ -162,6 +165,7 @@ only a part is written keep the rest.`,
 	}
 	cmd.Flags().Var(&offset, "offset", "where to begin, in octets (or with K, MiB, GB, …)")
 	cmd.Flags().Var(&length, "length", "how much to write at most; to the end of the input if not given")
+	l.flags(cmd.Flags())
 	return cmd
 }
 
@@ -239,6 +243,7 @@ func copyCommand(o *connectOptions) *cobra.Command {
 	c := copyOptions{sparse: true}
 	every := cli.Size{N: 256 << 20}
 	var facts bool
+	var l lastingOptions
 	cmd := &cobra.Command{
 		Use:   "cp SOURCE DESTINATION",
 		Short: "Copy between disks and files",
@@ -248,6 +253,9 @@ destination, and prints how fast it went. A file at the destination is replaced.
 What the source says is unmapped and reads as zeros (GET LBA STATUS; holes of a file) is not read, and not sent: the destination is asked to hold
 zeros there, unless it says that it does. Files get holes. With --unmap the room of all zeros is given back at the destination, those that
 were read as well. --sparse=false reads and writes everything.
+
+A connection that is lost is made again, and what was under way is sent again; cp says so in the end. It fails when that takes longer than
+--replacement-timeout.
 
 With --resume FILE a copy that was interrupted goes on where it was: FILE notes how much of it is durable at the destination, every --checkpoint octets, and
 which source and destination it is about; if these are not the same any more, cp refuses to go on. FILE is removed when all is copied.
@@ -270,13 +278,16 @@ With --verify it reads the destination back and compares it with what was copied
 			if every.N == 0 {
 				return cli.Usagef("--checkpoint 0: want 1 octet or more")
 			}
+			if err := l.check(); err != nil {
+				return err
+			}
 			c.every = int64(every.N)
 			f, err := o.open()
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, f.Close()) }()
-			return copyBetween(cmd.Context(), f, args[0], args[1], c, facts, cmd.OutOrStdout())
+			return copyBetween(cmd.Context(), f, args[0], args[1], c, &l, facts, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
@@ -285,37 +296,21 @@ With --verify it reads the destination back and compares it with what was copied
 	f.BoolVar(&c.unmap, "unmap", false, "give the room of zeros back at the destination")
 	f.StringVar(&c.state, "resume", "", "`file` that progress is kept in, to go on after an interruption")
 	f.Var(&every, "checkpoint", "how often progress is kept")
+	l.waitFlag(f)
 	f.BoolVar(&facts, "facts", false, "print what each layer agreed on and did")
 	return cmd
 }
 
-// remote opens the disk that url names.
-func (f *fabric) remote(ctx context.Context, url string) (*disk, error) {
-	u, err := parseDisk(url)
-	if err != nil {
-		return nil, err
-	}
-	s, err := f.login(ctx, u)
-	if err != nil {
-		return nil, err
-	}
-	d, err := openDisk(ctx, u, s)
-	if err != nil {
-		logout(s)
-	}
-	return d, err
-}
-
-func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions, facts bool, out io.Writer) (err error) {
+func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions, l *lastingOptions, facts bool, out io.Writer) (err error) {
 	var disks []*disk
 	defer func() {
 		for _, d := range disks {
-			logout(d.session)
+			d.end()
 		}
 	}()
 	var src, dst endpoint
 	if initiator.IsURL(from) {
-		d, err := f.remote(ctx, from)
+		d, err := f.openLasting(ctx, from, l, func(*initiator.DiskConfig) {})
 		if err != nil {
 			return err
 		}
@@ -326,7 +321,7 @@ func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions,
 	}
 	defer src.Close()
 	if initiator.IsURL(to) {
-		d, err := f.remote(ctx, to)
+		d, err := f.openLasting(ctx, to, l, func(*initiator.DiskConfig) {})
 		if err != nil {
 			return err
 		}
@@ -374,11 +369,20 @@ func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions,
 			return err
 		}
 	}
+	for _, d := range disks {
+		if s := d.recoveries(); s != "" {
+			fmt.Fprintln(out, s)
+		}
+	}
 	if facts {
 		for _, d := range disks {
+			info, ok := d.facts()
+			if !ok {
+				continue // it is down just now
+			}
 			t := newTable(out)
 			t.title(d.url.String())
-			printFacts(t, d.session.Info())
+			printFacts(t, info)
 			if err := t.Flush(); err != nil {
 				return err
 			}

@@ -8,6 +8,9 @@ import (
 	"goiwarp/iscsi/scsi"
 )
 
+// ErrNoLogicalUnit: the target answers for a Disk's LUN, and has no logical unit there.
+var ErrNoLogicalUnit = errors.New("initiator: no logical unit there")
+
 // Errors of disks. They come wrapped.
 var (
 	// ErrNoPath: there was no path to the logical unit for DiskConfig.ReplacementTimeout. It comes as a *PathError.

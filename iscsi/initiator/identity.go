@@ -33,7 +33,7 @@ func look(ctx context.Context, l *LUN) (finding, error) {
 		return f, err
 	}
 	if inq.Qualifier != 0 {
-		return f, &scsi.DataError{What: "INQUIRY data", Why: fmt.Sprintf("no logical unit there (peripheral qualifier %d)", inq.Qualifier)}
+		return f, fmt.Errorf("%w (peripheral qualifier %d)", ErrNoLogicalUnit, inq.Qualifier)
 	}
 	f.product = inq.Vendor + " " + inq.Product
 	ids, err := l.Designators(ctx)
