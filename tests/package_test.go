@@ -128,7 +128,9 @@ func TestPackage(t *testing.T) {
 		"usr/bin/iserd", "usr/bin/iser", "usr/bin/iwarp", "lib/systemd/system/iserd.service", "lib/systemd/system/iserd.socket",
 		"lib/systemd/system/iser-attach@.service", "usr/share/doc/goiwarp/attach.md",
 		"usr/lib/sysusers.d/iserd.conf", "etc/iserd/iserd.toml", "usr/share/man/man8/iserd.8.gz", "usr/share/man/man8/iserd-ctl-lun-resize.8.gz",
-		"usr/share/man/man5/iserd.toml.5.gz", "usr/share/goiwarp/grafana/iserd.json", "usr/share/doc/goiwarp/copyright",
+		"usr/share/man/man5/iserd.toml.5.gz", "usr/share/man/man1/iser.1.gz", "usr/share/man/man1/iser-serve-nbd.1.gz", "usr/share/man/man1/iwarp-rping.1.gz",
+		"usr/share/bash-completion/completions/iser", "usr/share/zsh/vendor-completions/_iserd", "usr/share/fish/vendor_completions.d/iwarp.fish",
+		"usr/share/goiwarp/grafana/iserd.json", "usr/share/doc/goiwarp/copyright",
 	} {
 		assert.FileExists(t, filepath.Join(root, f))
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"goiwarp/cmd/internal/cli"
+	"goiwarp/cmd/internal/man"
 	"goiwarp/cmd/internal/rdma"
 )
 
@@ -52,6 +53,6 @@ prove that it knows a secret, too: another one than yours.
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return loadDefaults(cmd, defaults) }
 	root.AddCommand(discoverCommand(o), listCommand(o), infoCommand(o), readCommand(o), writeCommand(o), copyCommand(o))
 	root.AddCommand(serveNBDCommand(o), attachCommand(o), detachCommand(o), attachedCommand())
-	root.AddCommand(benchCommand(o), prCommand(o), sgCommand(o), vpdCommand(o), monitorCommand(o))
+	root.AddCommand(benchCommand(o), prCommand(o), sgCommand(o), vpdCommand(o), monitorCommand(o), man.Command(1))
 	return root
 }

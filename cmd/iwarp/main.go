@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"goiwarp/cmd/internal/cli"
+	"goiwarp/cmd/internal/man"
 	"goiwarp/cmd/internal/rdma"
 )
 
@@ -56,7 +57,7 @@ rping and perf use iWARP in software unless --rnic names another device.`,
 		Args:    cli.Args(cobra.ArbitraryArgs),
 		RunE:    help,
 	}
-	root.AddCommand(rpingCommand(), perfCommand(), linksCommand())
+	root.AddCommand(rpingCommand(), perfCommand(), linksCommand(), man.Command(1))
 	return root
 }
 

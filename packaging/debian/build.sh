@@ -14,6 +14,15 @@ for p in iserd iser iwarp; do
 	install -D -m 755 "$bin/$p" "$root/usr/bin/$p"
 done
 "$bin/iserd" man "$root/usr/share/man/man8"
+"$bin/iser" man "$root/usr/share/man/man1"
+"$bin/iwarp" man "$root/usr/share/man/man1"
+bash=$root/usr/share/bash-completion/completions zsh=$root/usr/share/zsh/vendor-completions fish=$root/usr/share/fish/vendor_completions.d
+install -d "$bash" "$zsh" "$fish"
+for p in iserd iser iwarp; do
+	"$bin/$p" completion bash >"$bash/$p"
+	"$bin/$p" completion zsh >"$zsh/_$p"
+	"$bin/$p" completion fish >"$fish/$p.fish"
+done
 install -m 644 "$here/man/iserd.toml.5" "$root/usr/share/man/man5/"
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
 install -D -m 644 "$here/systemd/iserd.service" "$root/lib/systemd/system/iserd.service"
@@ -25,7 +34,6 @@ install -D -m 644 "$here/grafana/iserd.json" "$root/usr/share/goiwarp/grafana/is
 install -m 644 "$here/../LICENSE" "$root/usr/share/doc/goiwarp/copyright"
 install -m 644 "$here/../docs/attach.md" "$root/usr/share/doc/goiwarp/"
 [ ! -f "$here/../docs/admin.md" ] || install -m 644 "$here/../docs/admin.md" "$root/usr/share/doc/goiwarp/"
-rmdir "$root/usr/share/man/man1"
 
 sed -e "s/@VERSION@/$version/" -e "s/@ARCH@/$arch/" -e "s/@SIZE@/$(du -ks "$root/usr" | cut -f1)/" "$here/debian/control" >"$root/DEBIAN/control"
 echo /etc/iserd/iserd.toml >"$root/DEBIAN/conffiles"

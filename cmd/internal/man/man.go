@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,30 +21,46 @@ func Command(section int) *cobra.Command {
 		Use: "man DIR", Short: "Write the manual pages into a directory", Hidden: true, Args: cobra.ExactArgs(1),
 		Example: "  program man ./man",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return Write(cmd.Root(), section, args[0])
+			return Write(cmd.Root(), section, date(), args[0])
 		},
 	}
 }
 
-// Write writes the pages of c and of the commands below it into dir.
-func Write(c *cobra.Command, section int, dir string) error {
+// date is the day of what the program was built from, or the one that SOURCE_DATE_EPOCH tells, so that the same source makes the same pages. "" if
+// nobody knows.
+func date() string {
+	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
+		return time.Unix(n, 0).UTC().Format(time.DateOnly)
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if t, err := time.Parse(time.RFC3339, s.Value); s.Key == "vcs.time" && err == nil {
+				return t.UTC().Format(time.DateOnly)
+			}
+		}
+	}
+	return ""
+}
+
+// Write writes the pages of c and of the commands below it into dir. day is their date, as in 2006-01-02.
+func Write(c *cobra.Command, section int, day, dir string) error {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && sub.Name() != "help" && sub.Name() != "completion" {
-			if err := Write(sub, section, dir); err != nil {
+			if err := Write(sub, section, day, dir); err != nil {
 				return err
 			}
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s.%d", name(c), section)), Page(c, section), 0o644)
+	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s.%d", name(c), section)), Page(c, section, day), 0o644)
 }
 
 func name(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
 // Page is the manual page of one command.
-func Page(c *cobra.Command, section int) []byte {
+func Page(c *cobra.Command, section int, day string) []byte {
 	var b bytes.Buffer
 	heading := func(h string) { fmt.Fprintf(&b, ".SH %s\n", h) }
-	fmt.Fprintf(&b, ".TH \"%s\" \"%d\"\n", strings.ToUpper(name(c)), section)
+	fmt.Fprintf(&b, ".TH \"%s\" \"%d\" \"%s\" \"goiwarp\"\n", strings.ToUpper(name(c)), section, day)
 	heading("NAME")
 	fmt.Fprintf(&b, "%s \\- %s\n", escape(name(c)), escape(c.Short))
 	heading("SYNOPSIS")
@@ -65,7 +84,11 @@ func Page(c *cobra.Command, section int) []byte {
 			if value != "" {
 				value = "=" + value
 			}
-			fmt.Fprintf(&b, ".TP\n\\fB\\-\\-%s\\fR%s\n%s\n", escape(f.Name), escape(value), escape(usage))
+			short := ""
+			if f.Shorthand != "" {
+				short = `\fB\-` + escape(f.Shorthand) + `\fR, `
+			}
+			fmt.Fprintf(&b, ".TP\n%s\\fB\\-\\-%s\\fR%s\n%s\n", short, escape(f.Name), escape(value), filled(usage))
 		})
 	}
 	options("OPTIONS", c.NonInheritedFlags())
@@ -74,6 +97,8 @@ func Page(c *cobra.Command, section int) []byte {
 		heading("EXAMPLES")
 		fmt.Fprintf(&b, ".nf\n%s\n.fi\n", escape(c.Example))
 	}
+	heading("EXIT STATUS")
+	fmt.Fprintln(&b, filled("0 after success, 1 after an error, 2 after a mistake in how the program was called."))
 	var also []string
 	if c.HasParent() {
 		also = append(also, name(c.Parent()))
@@ -88,25 +113,49 @@ func Page(c *cobra.Command, section int) []byte {
 		for i, n := range also {
 			also[i] = fmt.Sprintf("\\fB%s\\fR(%d)", escape(n), section)
 		}
-		fmt.Fprintln(&b, strings.Join(also, ", "))
+		fmt.Fprintln(&b, strings.Join(also, ",\n"))
 	}
 	return b.Bytes()
 }
 
 // paragraphs writes text as people read it: what is indented stays as it is.
 func paragraphs(b *bytes.Buffer, text string) {
-	for _, p := range strings.Split(text, "\n\n") {
-		if strings.HasPrefix(p, "  ") {
-			fmt.Fprintf(b, ".PP\n.nf\n%s\n.fi\n", escape(p))
-			continue
+	for i, p := range strings.Split(strings.Trim(text, "\n"), "\n\n") {
+		if i > 0 { // the heading has begun the first one
+			fmt.Fprintln(b, ".PP")
 		}
-		fmt.Fprintf(b, ".PP\n%s\n", escape(p))
+		if strings.HasPrefix(p, "  ") {
+			fmt.Fprintf(b, ".nf\n%s\n.fi\n", escape(p))
+		} else {
+			fmt.Fprintln(b, filled(p))
+		}
 	}
+}
+
+// filled is running text in lines that are not long: roff fills them anew.
+func filled(text string) string {
+	const width = 76
+	var lines []string
+	line := ""
+	for _, w := range strings.Fields(escape(text)) {
+		if line != "" && len(line)+1+len(w) > width {
+			lines, line = append(lines, line), ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += w
+	}
+	return protect(strings.Join(append(lines, line), "\n"))
 }
 
 // escape protects what roff would take for its own.
 func escape(s string) string {
-	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
+	return protect(strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s))
+}
+
+// protect keeps lines from being taken for requests.
+func protect(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, l := range lines {
 		if strings.HasPrefix(l, ".") || strings.HasPrefix(l, "'") {

@@ -12,12 +12,12 @@ import (
 // TestPages: each command has its page, with what --help tells, and nothing in it is taken for a request of roff's.
 func TestPages(t *testing.T) {
 	root := &cobra.Command{Use: "prog", Short: "Do things", Long: "First.\n\n  .indented -x\n\n'quoted\nback\\slash"}
-	root.Flags().String("file", "", "read `path`")
+	root.Flags().StringP("file", "f", "", "read `path`")
 	sub := &cobra.Command{Use: "sub ARG", Short: "Do less", Example: "  prog sub x", Run: func(*cobra.Command, []string) {}}
 	hidden := &cobra.Command{Use: "hidden", Hidden: true, Run: func(*cobra.Command, []string) {}}
 	root.AddCommand(sub, hidden)
 	dir := t.TempDir()
-	require.NoError(t, Write(root, 8, dir))
+	require.NoError(t, Write(root, 8, "2026-11-02", dir))
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 2)
@@ -25,8 +25,8 @@ func TestPages(t *testing.T) {
 	require.NoError(t, err)
 	page := string(b)
 	for _, want := range []string{
-		".TH \"PROG\" \"8\"\n", "prog \\- Do things\n", ".nf\n  .indented \\-x\n.fi\n", "\n\\&'quoted\nback\\eslash\n",
-		"\\fB\\-\\-file\\fR=path\nread path\n", "\\fBprog\\-sub\\fR(8)",
+		".TH \"PROG\" \"8\" \"2026-11-02\" \"goiwarp\"\n", "prog \\- Do things\n", ".nf\n  .indented \\-x\n.fi\n", ".PP\n\\&'quoted back\\eslash\n",
+		"\\fB\\-f\\fR, \\fB\\-\\-file\\fR=path\nread path\n", "\\fBprog\\-sub\\fR(8)",
 	} {
 		require.Contains(t, page, want)
 	}
