@@ -243,23 +243,126 @@ func TestWrongInvalidation(t *testing.T) {
 	require.Empty(t, n.pdus, "the response is not handed up")
 }
 
-// TestResponseNamesSTag: a target without Send with Invalidate may name the STag in the header of the response (RFC 7145, section 7.3.2).
-// It has to be the task's.
+// TestResponseNamesSTag: a plain Send may name the STag that is to be invalidated in the header of the response (RFC 7145, section 7.3.2). It
+// has to be the task's, or one that is nobody's if the task has been given up.
 func TestResponseNamesSTag(t *testing.T) {
 	w := newWorld(t, setup{})
-	p, i, n := w.rawTarget(t, linux)
-	enterInitiator(t, p, i, n, params())
-	_, own := read(t, p, i, 1, 4096)
-	p.write(own)
-	p.send(pdu(header(0, own.ReadSTag(), 0, 0), bhs(iscsi.OpSCSIResponse, 0x80, 1), nil))
-	require.Equal(t, iscsi.OpSCSIResponse, wait(t, n.pdus).Opcode())
-	_, other := read(t, p, i, 2, 4096)
-	read(t, p, i, 3, 4096)
-	p.send(pdu(header(0, other.ReadSTag(), 0, 0), bhs(iscsi.OpSCSIResponse, 0x80, 3), nil))
-	var ie *iser.InvalidationError
-	require.ErrorAs(t, wait(t, n.ended), &ie)
-	require.Equal(t, iser.InvalidationError{ITT: 3, STag: other.ReadSTag()}, *ie)
-	require.Empty(t, n.pdus, "the response is not handed up")
+	respond := func(p *peer, itt uint32, read, write rnic.STag) {
+		p.send(pdu(header(write, read, 0, 0), bhs(iscsi.OpSCSIResponse, 0x80, itt), nil))
+	}
+	for name, c := range map[string]struct {
+		name func(own, other, gone rnic.STag) (itt uint32, read, write rnic.STag)
+		bad  bool
+	}{
+		"the task's":                 {func(own, _, _ rnic.STag) (uint32, rnic.STag, rnic.STag) { return 1, own, 0 }, false},
+		"the task's, as write":       {func(own, _, _ rnic.STag) (uint32, rnic.STag, rnic.STag) { return 1, 0, own }, true},
+		"another task's":             {func(_, other, _ rnic.STag) (uint32, rnic.STag, rnic.STag) { return 1, other, 0 }, true},
+		"nobody's":                   {func(_, _, gone rnic.STag) (uint32, rnic.STag, rnic.STag) { return 1, gone, 0 }, true},
+		"a given up task's":          {func(_, _, gone rnic.STag) (uint32, rnic.STag, rnic.STag) { return 3, gone, 0 }, false},
+		"another's, by a given up":   {func(_, other, _ rnic.STag) (uint32, rnic.STag, rnic.STag) { return 3, other, 0 }, true},
+		"another's, as write, by it": {func(_, other, _ rnic.STag) (uint32, rnic.STag, rnic.STag) { return 3, 0, other }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, i, n := w.rawTarget(t, nil)
+			enterInitiator(t, p, i, n, params())
+			in, own := read(t, p, i, 1, 4096)
+			_, other := read(t, p, i, 2, 4096)
+			_, gone := read(t, p, i, 3, 4096)
+			i.DeallocateTaskResources(3)
+			p.write(own)
+			itt, r, wr := c.name(own.ReadSTag(), other.ReadSTag(), gone.ReadSTag())
+			respond(p, itt, r, wr)
+			if !c.bad {
+				require.Equal(t, iscsi.OpSCSIResponse, wait(t, n.pdus).Opcode())
+				p.write(other)
+				respond(p, 2, other.ReadSTag(), 0)
+				require.Equal(t, iscsi.OpSCSIResponse, wait(t, n.pdus).Opcode(), "the others go on")
+				if itt == 1 {
+					require.Equal(t, "late", string(in.Bytes()[:4]))
+					clear(in.Bytes())
+					p.write(own)
+					require.Error(t, wait(t, n.ended), "the STag is dead")
+					require.Equal(t, make([]byte, 4096), in.Bytes())
+				}
+				return
+			}
+			var ie *iser.InvalidationError
+			require.ErrorAs(t, wait(t, n.ended), &ie)
+			require.Equal(t, iser.InvalidationError{ITT: itt, STag: r | wr}, *ie)
+			require.Empty(t, n.pdus, "the response is not handed up")
+		})
+	}
+}
+
+// TestTargetNamesSTag: where Send with Invalidate is not agreed on the header of the response names the STag, the Read STag if there is one
+// (RFC 7145, section 7.3.2); towards Linux's initiator it names none.
+func TestTargetNamesSTag(t *testing.T) {
+	linuxWithout := []byte{linux[0] | 0x40, 0, 0, 0} // S: no Send with Invalidate
+	for _, c := range []struct {
+		name        string
+		private     []byte
+		flags       byte
+		read, write bool
+		want        string
+	}{
+		{"read", nil, 0xc1, true, false, "read"},
+		{"write", nil, 0xa1, false, true, "write"},
+		{"both", nil, 0xe1, true, true, "read"},
+		{"neither", nil, 0x81, false, false, ""},
+		{"Linux", linuxWithout, 0xc1, true, false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, setup{})
+			p, g, n := w.rawInitiator(t, c.private, 4)
+			enter(t, p, g, n, params())
+			var rs, ws rnic.STag
+			if c.read {
+				rs = p.data.STag()
+			}
+			if c.write {
+				ws = p.data.STag() ^ 0x77
+			}
+			p.send(pdu(header(ws, rs, 0, 0), command(c.flags, 3, 4096), nil))
+			wait(t, n.pdus)
+			require.NoError(t, g.SendControl(&iscsi.PDU{BHS: [48]byte(bhs(iscsi.OpSCSIResponse, 0x80, 3))}, nil))
+			m := wait(t, p.msgs)
+			require.Zero(t, m.invalidated)
+			h := iser.Header(m.b)
+			require.Equal(t, []bool{c.want == "read", c.want == "write"}, []bool{h.ReadValid(), h.WriteValid()})
+			switch c.want {
+			case "read":
+				require.Equal(t, rs, h.ReadSTag())
+			case "write":
+				require.Equal(t, ws, h.WriteSTag())
+			}
+			require.Zero(t, h.ReadBase()|h.WriteBase())
+		})
+	}
+}
+
+// TestInitiatorInvalidates: an initiator has nothing to invalidate at a target, however it names it: an STag that is not there (RFC 5040, section
+// 5.3), or one that the target reads into. The connection ends, and what the message carries is not handed up.
+func TestInitiatorInvalidates(t *testing.T) {
+	for name, hold := range map[string]bool{"an STag that is not there": false, "an STag that is": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, setup{})
+			p, g, n := w.rawInitiator(t, linux, 4)
+			enter(t, p, g, n, params())
+			stag := rnic.STag(0x12345678)
+			if hold {
+				mr, err := w.gDom.Device().AllocPD()
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, mr.Close()) })
+				region, err := mr.AllocMR(4096, rnic.LocalWrite|rnic.RemoteWrite)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, region.Deregister()) })
+				stag = region.STag() // of another protection domain: as good as not there
+			}
+			require.NoError(t, p.qp.PostSend(&rnic.SendWR{Op: rnic.OpSendInvalidate, RemoteSTag: stag, Inline: pdu(nil, command(0x81, 3, 0), nil)}))
+			require.Error(t, wait(t, n.ended))
+			require.Empty(t, n.pdus, "the command is not handed up")
+		})
+	}
 }
 
 // TestInvalidatesReadSTagElseWriteSTag: what the target's Send with Invalidate names.

@@ -157,7 +157,7 @@ func (d *Datamover) account(p *iscsi.PDU, h Header, invalidated rnic.STag) error
 	if op == iscsi.OpSCSIResponse {
 		t = d.tasks[bhs.ITT()]
 		delete(d.tasks, bhs.ITT())
-		foreign = foreignSTag(t, h)
+		foreign = d.foreignSTag(t, h)
 	}
 	err := d.endTask(t, bhs, invalidated)
 	if err == nil && foreign != 0 {
@@ -175,18 +175,26 @@ func mayNameSTags(target bool, op iscsi.Opcode) bool {
 	return op == iscsi.OpSCSIResponse
 }
 
-// foreignSTag is the STag in a response's header that the task did not advertise, 0 if there is none. The task's own are invalidated
-// at its end, named or not.
-func foreignSTag(t *task, h Header) rnic.STag {
-	var read, write rnic.STag
-	if t != nil {
-		read, write = t.read.stag, t.write.stag
-	}
-	if h.ReadValid() && h.ReadSTag() != read {
-		return h.ReadSTag()
-	}
-	if h.WriteValid() && h.WriteSTag() != write {
-		return h.WriteSTag()
+// foreignSTag is the STag in a response's header that is not its task's to invalidate, 0 if there is none. The task's own are invalidated at
+// its end, named or not. A task that has been given up (an abort that the response has crossed) has no STags any more, so that its response may
+// name what it likes, but what another task lives on. d.mu is held.
+func (d *Datamover) foreignSTag(t *task, h Header) rnic.STag {
+	for _, s := range [...]struct {
+		named bool
+		stag  rnic.STag
+		write bool
+	}{{h.ReadValid(), h.ReadSTag(), false}, {h.WriteValid(), h.WriteSTag(), true}} {
+		switch {
+		case !s.named:
+		case t == nil:
+			for _, other := range d.tasks {
+				if s.stag == other.read.stag || s.stag == other.write.stag {
+					return s.stag
+				}
+			}
+		case s.write && s.stag != t.write.stag, !s.write && s.stag != t.read.stag:
+			return s.stag
+		}
 	}
 	return 0
 }

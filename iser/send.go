@@ -56,9 +56,7 @@ func (d *Datamover) sendControl(p *iscsi.PDU, t *iscsi.TaskBuffers) error {
 		itt := iscsi.BHS(bhs).ITT()
 		if m, ok := d.remote[itt]; ok {
 			delete(d.remote, itt)
-			if s := m.invalidate(); d.sendInv && s != 0 {
-				o.wr.Op, o.wr.RemoteSTag = rnic.OpSendInvalidate, s
-			}
+			d.nameSTag(&o.wr, h, &m)
 		}
 	}
 	if d.fence {
@@ -68,6 +66,23 @@ func (d *Datamover) sendControl(p *iscsi.PDU, t *iscsi.TaskBuffers) error {
 	d.stats.pdusSent++
 	d.enqueue(o, false)
 	return nil
+}
+
+// nameSTag has the message of a SCSI Response name the STag that its task is over for (RFC 7145, section 7.3.2): by Send with Invalidate where
+// that is agreed on, else in the header. Linux's initiator, which is known by its CM header, has nothing in the header of a response, whatever
+// was agreed on, and invalidates what it has advertised by itself. d.mu is held.
+func (d *Datamover) nameSTag(wr *rnic.SendWR, h Header, m *mapping) {
+	s := m.invalidate()
+	switch {
+	case s == 0:
+	case d.sendInv:
+		wr.Op, wr.RemoteSTag = rnic.OpSendInvalidate, s
+	case d.peerCM:
+	case m.hasRead:
+		h.SetRead(s, 0)
+	default:
+		h.SetWrite(s, 0)
+	}
 }
 
 // checkOutgoing refuses PDUs that may not be sent now (RFC 7145, sections 7.3 and 8.1).

@@ -169,7 +169,7 @@ func TestBenchCostsNoAllocations(t *testing.T) {
 	s := newTestSite(t, 1<<20)
 	for name, url := range map[string]string{"tcp": s.url("0"), "iser": s.isers("0")} {
 		t.Run(name, func(t *testing.T) {
-			o := &connectOptions{timeout: time.Minute, logLevel: "error", mcs: 1}
+			o := &connectOptions{timeout: time.Minute, logLevel: "error", mcs: 1, revision: 2}
 			o.rnic.RNIC, o.rnic.CRC = "soft", true
 			f, err := o.open()
 			require.NoError(t, err)

@@ -30,6 +30,7 @@ type connectOptions struct {
 	digests  bool
 	mcs      int // connections of a session
 	recovery int // ErrorRecoveryLevel
+	revision int // of MPA
 	timeout  time.Duration
 	logLevel string
 }
@@ -43,6 +44,8 @@ func (o *connectOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.digests, "digests", false, "ask for iSCSI's header and data digests over TCP")
 	f.IntVar(&o.mcs, "session-connections", 1, "ask for sessions of `N` connections (MC/S)")
 	f.IntVar(&o.recovery, "recovery-level", 0, "ask for ErrorRecoveryLevel `N`: 1 mends lost PDUs, 2 lost connections too")
+	f.IntVar(&o.revision, "mpa-revision", 2, "set iWARP connections up with MPA revision `N`: 1 for a peer that closes on RFC 6581's enhanced startup\n"+
+		"(with --handover and --hello, iSER's Hello tells the depth of the queue of RDMA Reads instead; soft only)")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long connecting and logging in may take")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
 }
@@ -74,6 +77,9 @@ func (o *connectOptions) open() (*fabric, error) {
 	}
 	if o.recovery < 0 || o.recovery > 2 {
 		return nil, cli.Usagef("--recovery-level %d: want 0, 1 or 2", o.recovery)
+	}
+	if o.revision < 1 || o.revision > 2 {
+		return nil, cli.Usagef("--mpa-revision %d: want 1 or 2", o.revision)
 	}
 	if o.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %s: want a time above 0, for example 30s", o.timeout)
@@ -110,7 +116,14 @@ func (f *fabric) dialer(transport string) iscsi.Dialer {
 	if f.opts.handover.mode != "" {
 		return f.handover()
 	}
-	return &iser.Dialer{Domain: f.domain, Config: iser.Config{Link: f.opts.rnic.Link(), Log: f.log}}
+	return &iser.Dialer{Domain: f.domain, Config: iser.Config{Link: f.opts.link(), Log: f.log}}
+}
+
+// link is what the flags say about what lies below iSER.
+func (o *connectOptions) link() *rnic.LinkOptions {
+	link := o.rnic.Link()
+	link.Revision = o.revision
+	return link
 }
 
 func (f *fabric) config(portal initiator.Portal) initiator.Config {

@@ -49,7 +49,7 @@ func (o *handoverOptions) settings(cfg *initiator.Config) {
 // handover dials in RFC 7145's order.
 func (f *fabric) handover() iscsi.Dialer {
 	return &iser.HandoverDialer{Config: iser.HandoverConfig{
-		Config: iser.Config{Domain: f.domain, Link: f.opts.rnic.Link(), Log: f.log},
+		Config: iser.Config{Domain: f.domain, Link: f.opts.link(), Log: f.log},
 		Plain:  func(conn net.Conn) iscsi.Datamover { return tcp.NewInitiator(conn, tcp.Config{Log: f.log}) },
 	}}
 }

@@ -88,7 +88,7 @@ func (s *sim) level2(connections int) initiator.Config {
 
 // recovering runs f for each transport and for one connection and several.
 func recovering(t *testing.T, f func(t *testing.T, s *sim, st *countedStore, connections int)) {
-	for _, transport := range []string{"tcp", "iser"} {
+	for _, transport := range []string{"tcp", "iser", "handover"} {
 		for _, connections := range []int{1, 3} {
 			t.Run(transport+map[int]string{1: "", 3: ", three connections"}[connections], func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -152,6 +152,7 @@ func TestLostConnectionsAreRecovered(t *testing.T) {
 		<-time.After(20 * time.Second)
 		require.NoError(t, sess.Err(), s.net.story())
 		require.Positive(t, sess.Recovered())
+		require.Equal(t, s.iser, sess.Info().RDMA)
 		require.Equal(t, connections, sess.Connections())
 		require.Len(t, s.node.Load().Status().Sessions, 1)
 		st.mu.Lock()

@@ -307,6 +307,7 @@ type sim struct {
 	lu    *scsi.LU
 	node  atomic.Pointer[target.Server]
 	iser  bool
+	order bool        // RFC 7145's: login in the byte stream, then iSER
 	tag   uint16      // of all portals; 0: each has its own
 	disk  store.Store // over store
 
@@ -323,7 +324,7 @@ func newSim(t testing.TB, transport string, size int64, portals ...string) *sim 
 
 // prepareSim is newSim without its begin.
 func prepareSim(t testing.TB, transport string, size int64) *sim {
-	s := &sim{t: t, net: newSimNet(), iser: transport == "iser"}
+	s := &sim{t: t, net: newSimNet(), iser: transport != "tcp", order: transport == "handover"}
 	var err error
 	s.store, err = store.NewMemory(size)
 	require.NoError(t, err)
@@ -350,6 +351,9 @@ func (s *sim) begin(portals []string) {
 			require.NoError(t, farDev.Close())
 		})
 		s.dialer = &iser.Dialer{Domain: nearDomain}
+		if s.order {
+			s.dialer = simHandover{s.net, nearDomain}
+		}
 	} else {
 		s.dialer = simDialer{s.net}
 	}
@@ -359,7 +363,9 @@ func (s *sim) begin(portals []string) {
 		if s.tag == 0 {
 			info.Tag = uint16(i + 1)
 		}
-		if s.iser {
+		if s.order {
+			s.listenHandover(far, addr, info)
+		} else if s.iser {
 			s.listenISER(farDev, far, addr, info)
 		} else {
 			s.listenTCP(addr, info)
@@ -409,6 +415,19 @@ func (s *sim) restart(change ...func(*scsi.LUConfig)) {
 }
 
 func (s *sim) listenTCP(addr string, info target.PortalInfo) {
+	s.listen(addr, info, func(c net.Conn) iscsi.Datamover { return tcp.NewTarget(c, tcp.Config{}, nil) })
+}
+
+func (s *sim) listenHandover(domain *iser.Domain, addr string, info target.PortalInfo) {
+	s.listen(addr, info, func(c net.Conn) iscsi.Datamover {
+		h, err := iser.NewTargetHandover(c, nil, iser.HandoverConfig{Config: iser.Config{Domain: domain}, Plain: plainTarget})
+		require.NoError(s.t, err)
+		return h
+	})
+}
+
+// listen serves what mover makes of connections.
+func (s *sim) listen(addr string, info target.PortalInfo, mover func(net.Conn) iscsi.Datamover) {
 	ln, err := s.net.Listen(context.Background(), addr)
 	require.NoError(s.t, err)
 	var wg sync.WaitGroup
@@ -419,7 +438,7 @@ func (s *sim) listenTCP(addr string, info target.PortalInfo) {
 				return
 			}
 			node := s.node.Load()
-			wg.Go(func() { _ = node.Serve(tcp.NewTarget(c, tcp.Config{}, nil), info) })
+			wg.Go(func() { _ = node.Serve(mover(c), info) })
 		}
 	})
 	s.cleanup(func() {
@@ -463,6 +482,20 @@ func (d simDialer) Dial(ctx context.Context, addr string) (iscsi.Datamover, erro
 		return nil, err
 	}
 	return tcp.NewInitiator(c, tcp.Config{}), nil
+}
+
+// simHandover is RFC 7145's order on a simNet.
+type simHandover struct {
+	n *simNet
+	d *iser.Domain
+}
+
+func (h simHandover) Dial(ctx context.Context, addr string) (iscsi.Datamover, error) {
+	c, err := h.n.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return iser.NewInitiatorHandover(c, iser.HandoverConfig{Config: iser.Config{Domain: h.d}})
 }
 
 // config is what disks of a sim have in common: an ISID that does not change, and digests.

@@ -219,6 +219,8 @@ func (c *conn) arrived(t *task, tag uint64, err error) {
 	}
 	switch {
 	case err != nil && t.fail != nil:
+	case err != nil && t.outlives(err): // it is fetched anew by the connection that takes the task on
+		t.rec.parked = true
 	case err != nil:
 		c.log.Warn("data-out failed", "itt", t.itt, "offset", p.off+int64(p.have), "err", err)
 		t.failWith(scsi.CodeNotEnoughUnsolicitedData)

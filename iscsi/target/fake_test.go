@@ -323,6 +323,16 @@ func (f *fake) answerGets() {
 	f.tellPuts()
 }
 
+// flushGets tells that the GetData that wait have been lost with the connection, whose end comes behind: as RDMA Reads are flushed.
+func (f *fake) flushGets() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range f.gets {
+		f.later(func(n iscsi.Notifier) { n.DataCompletionNotify(d.ITT, d.Tag, f.down()) })
+	}
+	f.gets = nil
+}
+
 func (f *fake) DeallocateTaskResources(itt uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -475,9 +475,18 @@ func TestStatusIsKept(t *testing.T) {
 	})
 }
 
+// fetchesEnd runs f with data that is being fetched when the connection ends: forgotten with it, or told of as lost before.
+func fetchesEnd(t *testing.T, f func(t *testing.T, flush func(*peer))) {
+	for name, flush := range map[string]func(*peer){"forgotten": func(*peer) {}, "flushed": func(p *peer) { p.flushGets() }} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { f(t, flush) })
+		})
+	}
+}
+
 // TestWriteGoesOnWithoutItsConnection: one that is in its store ends there; one that lacks data gets it on the next connection.
 func TestWriteGoesOnWithoutItsConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	fetchesEnd(t, func(t *testing.T, flush func(*peer)) {
 		m := memory(t, 4<<20)
 		slow := storetest.Delay(m)
 		log := storetest.Log(slow, nil)
@@ -492,6 +501,7 @@ func TestWriteGoesOnWithoutItsConnection(t *testing.T) {
 		part := h.command(a, cmd{cdb: write10(100, 32), write: data[1], immediate: 1024})
 		long := h.command(a, cmd{cdb: write10(1000, 400), write: data[2], immediate: 512})
 		synctest.Wait()
+		flush(a)
 		cutOff(a)
 		slow.Release()
 		synctest.Wait()
@@ -514,7 +524,7 @@ func TestWriteGoesOnWithoutItsConnection(t *testing.T) {
 
 // TestStreamingWriteChangesItsConnection in the midst of its execution.
 func TestStreamingWriteChangesItsConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	fetchesEnd(t, func(t *testing.T, flush func(*peer)) {
 		m := memory(t, 4<<20)
 		s := newServer(t, func(c *Config) { c.Limits.Chunk = 32768 }, blocking(m))
 		h := newHost(t, s)
@@ -527,6 +537,7 @@ func TestStreamingWriteChangesItsConnection(t *testing.T) {
 			a.answerGets()
 		}
 		synctest.Wait()
+		flush(a)
 		cutOff(a)
 		b := h.open(3)
 		b.logoutRequest(iscsi.LogoutRecovery, 0)

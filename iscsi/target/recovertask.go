@@ -140,7 +140,7 @@ func (t *task) prepareIn(x *iscsi.DataIn) bool {
 // unlessLost is the end of a PutData: one that the connection did not take is no failure of a command that another
 // connection may take on.
 func (t *task) unlessLost(err error) error {
-	if err == nil || t.immediate || !errors.Is(err, iscsi.ErrConnection) || !t.conn.recoverable() {
+	if err == nil || !t.outlives(err) {
 		return err
 	}
 	t.rec.parked = true
@@ -149,6 +149,11 @@ func (t *task) unlessLost(err error) error {
 	}
 	t.rec.lost = true
 	return errLost
+}
+
+// outlives tells that the loss of its connection, which err tells of, does not end the task. c.mu is held.
+func (t *task) outlives(err error) bool {
+	return !t.immediate && errors.Is(err, iscsi.ErrConnection) && t.conn.recoverable()
 }
 
 // again readies a command whose execution has come to its end in vain for the next one. The session's lock is held.

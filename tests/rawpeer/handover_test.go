@@ -315,6 +315,32 @@ func TestHandoverCRC(t *testing.T) {
 	s.broken()
 }
 
+// TestHandoverForeignInvalidate sends a command by Send with Invalidate of an STag that the target does not have: the stream ends with a
+// Terminate at most (RFC 5040, section 5.3), and nothing of the command is carried out.
+func TestHandoverForeignInvalidate(t *testing.T) {
+	tr := record(t, "RFC 5040, 5.3: an initiator's Send with Invalidate names an STag that the target does not have")
+	addr := serve(t)
+	a := dial(t, tr, "A", addr)
+	a.offered()
+	s := a.request(mpaCRC, 1, nil)
+	s.sendPDU(testUnitReady(1, 1))
+	s.pdu(opSCSIResp) // the unit attention
+	w := write10(2, 2, 0, 1)
+	w.data = pattern(512, 38)
+	m := s.control(iserHeader(0, 0, 0, 0), w)
+	m.op, m.stag = rdmaSendInv, 0x0f0f0f01
+	s.write(s.frame(m))
+	s.broken()
+	tr.note("another session finds the block as it was")
+	b := dial(t, tr, "B", addr)
+	other := firstISID
+	other[5]++
+	b.login(login{isid: other, cid: 1, cmdSN: 1, keys: names("MaxRecvDataSegmentLength=8192", "InitialR2T=Yes")})
+	b.attention(1, 1)
+	b.send(read10(2, 2, 0, 1))
+	sameData(t, make([]byte, 512), b.dataIn(2, 512))
+}
+
 // TestHandoverDeclined: without RDMAExtensions=Yes from both, and in Discovery, the connection stays what it is (RFC 7145,
 // section 5.1).
 func TestHandoverDeclined(t *testing.T) {

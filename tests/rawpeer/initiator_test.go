@@ -84,6 +84,48 @@ func TestInitiatorHandoverHello(t *testing.T) {
 	sameData(t, data, g.disk[1024:][:len(data)])
 }
 
+// TestInitiatorRevision1 has iser start MPA as RFC 5044 has it, for a target that does not know RFC 6581: no S bit, no private data; the Hello
+// tells the depth of the Read queue (RFC 7145, section 5.1.3).
+func TestInitiatorRevision1(t *testing.T) {
+	tr := record(t, "RFC 5044, 7.1.1: iser --handover --hello --mpa-revision 1 writes")
+	l := listen(t)
+	data := pattern(8192, 12)
+	f := filepath.Join(t.TempDir(), "data")
+	require.NoError(t, os.WriteFile(f, data, 0o600))
+	done := client(t, "write", "--handover", "--hello", "--mpa-revision", "1", url("iser", l.Addr().String()), f)
+	g := newTarget(t, tr, l)
+	g.rdma = true
+	g.send(g.login())
+	b := g.startup(mpaRequestKey)
+	require.Equal(t, []byte{mpaCRC, 1, 0, 0}, b[16:])
+	m := mpaFrame(mpaReplyKey, mpaCRC, 1, nil)
+	tr.mpa("->", g.name, m)
+	g.write(m)
+	g.s = &stream{wire: g.wire}
+	g.hello()
+	g.serve()
+	g.c.CloseWrite()
+	_, log, err := done()
+	require.NoError(t, err, log)
+	sameData(t, data, g.disk[:len(data)])
+}
+
+// TestInitiatorInvalidated has a target that invalidates by the Send itself, which iWARP always can (RFC 7145, section 7.3.2).
+func TestInitiatorInvalidated(t *testing.T) {
+	tr := record(t, "RFC 7145, 7.3.2: responses by Send with Invalidate")
+	l := listen(t)
+	done := client(t, "read", "--handover", url("iser", l.Addr().String()), "--offset", "512", "--length", "4096")
+	g := newTarget(t, tr, l)
+	g.rdma, g.invalidates = true, true
+	g.send(g.login())
+	g.startMPA()
+	g.serve()
+	g.c.CloseWrite()
+	out, log, err := done()
+	require.NoError(t, err, log)
+	sameData(t, g.disk[512:][:4096], []byte(out))
+}
+
 // TestInitiatorHandoverOctets has the target write all that it writes in TCP segments of one octet.
 func TestInitiatorHandoverOctets(t *testing.T) {
 	tr := record(t, "RFC 7145, 5.1: iser --handover against a target that sends single octets")

@@ -132,6 +132,7 @@ type stream struct {
 	*wire
 	sent, got [3]uint32 // MSNs of the untagged queues
 	noCRC     bool
+	out, back *markers // Markers of each direction; nil: there are none
 }
 
 // request sends an MPA Request, together with what has to be in the same TCP segment before and behind it, and reads the Reply.
@@ -149,7 +150,7 @@ func (w *wire) reply(flags, rev byte) *stream {
 	b := w.startup(mpaReplyKey)
 	require.Zero(w.t, b[16]&mpaReject, "the connection is rejected")
 	require.LessOrEqual(w.t, b[17], rev, "a responder answers with no higher revision than the initiator's (RFC 6581, section 9)")
-	return &stream{wire: w, noCRC: (flags|b[16])&mpaCRC == 0}
+	return &stream{wire: w, noCRC: (flags|b[16])&mpaCRC == 0, back: wanted(flags), out: wanted(b[16])}
 }
 
 // startup reads a startup frame.
@@ -241,7 +242,7 @@ func (s *stream) frame(g *segment) []byte {
 		g.msn = s.sent[g.qn]
 	}
 	s.tr.segment("->", s.name, g, s.statBase)
-	return fpdu(g.encode())
+	return s.out.fpdu(s.wire, g.encode())
 }
 
 // message is a Send of one segment.
@@ -277,15 +278,11 @@ func (s *stream) sendWith(header []byte, p *pdu) {
 // next reads an FPDU and takes its segment apart.
 func (s *stream) next() *segment {
 	s.t.Helper()
-	head := s.take(2)
-	n := int(binary.BigEndian.Uint16(head))
-	rest := s.take((2+n+3)&^3 - 2 + 4)
-	whole := append(append([]byte(nil), head...), rest...)
-	body, sum := whole[:len(whole)-4], whole[len(whole)-4:]
+	u, body, sum := s.back.take(s.wire)
+	n := len(u)
 	if !s.noCRC {
-		require.Equal(s.t, crc32c(body), sum, "CRC of the FPDU")
+		require.Equal(s.t, crc32c(body), sum, "CRC of the FPDU, its Markers included")
 	}
-	u := body[2 : 2+n]
 	require.GreaterOrEqual(s.t, n, 14)
 	require.Equal(s.t, byte(ddpV1), u[0]&3, "DDP version")
 	require.Equal(s.t, byte(rdmapV1), u[1]&0xc0, "RDMAP version")
@@ -331,7 +328,8 @@ func (s *stream) pdu(op byte) (*pdu, *segment) {
 	return p, g
 }
 
-// response reads a SCSI Response with GOOD that tells the initiator to invalidate an STag (RFC 7145, section 7.3.2).
+// response reads a SCSI Response with GOOD that tells the initiator to invalidate an STag, 0 for none: by Send with Invalidate, or in the
+// header of a Send (RFC 7145, section 7.3.2).
 func (s *stream) response(itt, stag uint32) *pdu {
 	s.t.Helper()
 	p, g := s.pdu(opSCSIResp)
@@ -339,7 +337,16 @@ func (s *stream) response(itt, stag uint32) *pdu {
 	require.Equal(s.t, byte(0), p.bhs[3], "status, sense % x", p.data)
 	if g.op == rdmaSendInv || g.op == rdmaSendSEInv {
 		require.Equal(s.t, stag, g.stag, "Send with Invalidate names the task's STag")
+		return p
 	}
+	named := uint32(0)
+	for flag, at := range map[byte]int{0x08: 4, 0x04: 16} {
+		if g.payload[0]&flag != 0 {
+			require.Zero(s.t, named, "one STag")
+			named = binary.BigEndian.Uint32(g.payload[at:])
+		}
+	}
+	require.Equal(s.t, stag, named, "the header names the task's STag")
 	return p
 }
 

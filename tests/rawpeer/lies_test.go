@@ -158,6 +158,12 @@ func TestLyingRDMA(t *testing.T) {
 			m.op, m.stag = rdmaSendInv, stag^0xffffff00
 			g.write(g.s.frame(m))
 		}},
+		{"ForeignHeaderSTag", "RFC 7145, 7.3.2: a response whose header names an STag that the task did not advertise", func(g *target, p *pdu, stag uint32, base uint64) {
+			g.status(p, iserHeader(0, 0, stag^0xffffff00, 0), 0, 1024, nil)
+		}},
+		{"OtherHalf", "RFC 7145, 7.3.2: a response that names the Read STag as the Write STag", func(g *target, p *pdu, stag uint32, base uint64) {
+			g.status(p, iserHeader(stag, 0, 0, 0), 0, 1024, nil)
+		}},
 		{"DataInPDU", "RFC 7145, 7.1: a Data-In PDU, which iSER does not carry", func(g *target, p *pdu, stag uint32, base uint64) {
 			g.respond(g.number(dataIn(p.itt(), 0, 0, true, g.disk[:512]), false), nil)
 		}},

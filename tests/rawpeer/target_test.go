@@ -18,6 +18,13 @@ type target struct {
 	s *stream // once the connection is iSER's
 	// rdma and digests: what it agrees to.
 	rdma, digests bool
+	// invalidates: responses over iSER name their STag by Send with Invalidate, instead of in the header.
+	invalidates bool
+	// level is the ErrorRecoveryLevel that it agrees to; tsih is the session's, 0 for the first one.
+	level string
+	// tsih and taken: the login has to be for that session, whose commands before that CmdSN the target has; 0 for a new one.
+	tsih  uint16
+	taken uint32
 	// lie, if set, may answer a SCSI command in its own way, and then says true.
 	lie func(p *pdu, header []byte) bool
 	// helloRequired is what the initiator has declared.
@@ -60,6 +67,9 @@ func (g *target) answer(data []byte) []string {
 			v = "Yes"
 		case "ErrorRecoveryLevel":
 			v = "0"
+			if g.level != "" {
+				v = g.level
+			}
 		case "MaxConnections", "MaxOutstandingR2T":
 			v = "1"
 		case "OFMarker", "IFMarker":
@@ -106,7 +116,10 @@ func (g *target) login() *pdu {
 	for {
 		req := g.receive()
 		require.Equal(g.t, byte(opLoginReq), req.op())
-		g.expCmdSN = req.u32(24)
+		g.expCmdSN = max(req.u32(24), g.taken)
+		if g.tsih != 0 {
+			require.Equal(g.t, []uint16{g.tsih, 0}, []uint16{req.u16(14), req.u16(20)}, "TSIH and CID")
+		}
 		pairs := g.answer(req.data)
 		if !told {
 			pairs = append(pairs, "TargetPortalGroupTag=1")
@@ -176,7 +189,14 @@ func (g *target) respond(p *pdu, header []byte) {
 	if header == nil {
 		header = iserHeader(0, 0, 0, 0)
 	}
-	g.s.sendWith(header, p)
+	stag := binary.BigEndian.Uint32(header[16:]) | binary.BigEndian.Uint32(header[4:])
+	if !g.invalidates || stag == 0 {
+		g.s.sendWith(header, p)
+		return
+	}
+	m := g.s.control(iserHeader(0, 0, 0, 0), p)
+	m.op, m.stag = rdmaSendInv, stag
+	g.write(g.s.frame(m))
 }
 
 // request reads the next PDU of the initiator, with its iSER header.

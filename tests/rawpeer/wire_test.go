@@ -69,6 +69,9 @@ func (w *wire) write(b []byte) {
 }
 
 func (w *wire) fill(n int) error {
+	if len(w.in) >= n {
+		return nil
+	}
 	w.c.SetReadDeadline(time.Now().Add(patience))
 	buf := make([]byte, 64<<10)
 	for len(w.in) < n {
