@@ -26,6 +26,8 @@ type liar struct {
 	c     net.Conn
 	login func(l *liar, req *iscsi.PDU) bool // has answered a Login Request itself
 	lie   func(l *liar, c iscsi.SCSICommand) // answers a command
+	out   func(l *liar, p *iscsi.PDU)        // takes a Data-Out; nil: nobody does
+	set   iscsi.Settings                     // what it agrees to
 	stat  iscsi.SN
 	exp   iscsi.SN
 }
@@ -66,7 +68,7 @@ func (l *liar) raw(p *iscsi.PDU) {
 
 func (l *liar) run() {
 	defer l.c.Close()
-	login := iscsi.NewTargetLogin(iscsi.TargetLoginConfig{StatSN: 100, Window: 32, Identify: func(iscsi.Identity) (iscsi.Grant, error) {
+	login := iscsi.NewTargetLogin(iscsi.TargetLoginConfig{StatSN: 100, Window: 32, Settings: l.set, Identify: func(iscsi.Identity) (iscsi.Grant, error) {
 		return iscsi.Grant{PortalGroup: 1}, nil
 	}})
 	for {
@@ -92,6 +94,10 @@ func (l *liar) run() {
 			c := iscsi.SCSICommand(p.BHS[:])
 			l.exp = c.CmdSN() + 1
 			l.lie(l, c)
+		case iscsi.OpDataOut:
+			if l.out != nil {
+				l.out(l, p)
+			}
 		default: // silence
 		}
 	}
