@@ -266,6 +266,7 @@ With --verify it reads the destination back and compares it with what was copied
 		Example: `  iser cp vm.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0
   iser cp --verify iser://192.0.2.10/iqn.2026-11.com.example:store1/0 iscsi://192.0.2.11/iqn.2026-11.com.example:store2/0
   iser cp --resume backup.state iser://192.0.2.10/iqn.2026-11.com.example:store1/0 backup.raw
+  iser cp --replacement-timeout 30m iser://192.0.2.10/iqn.2026-11.com.example:store1/0 backup.raw
   iser cp --unmap --facts golden.raw iser://192.0.2.10/iqn.2026-11.com.example:store1/0`,
 		Args: cli.Args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
