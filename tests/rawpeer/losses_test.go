@@ -85,6 +85,7 @@ func losing(t *testing.T, title string, lose func(g *target, p *pdu)) {
 		}
 		lost = true
 		lose(g, p)
+		tr.rest("iser has all of it, and logs out while what waited behind the status is being handed up")
 		return true
 	}
 	g.serve()
