@@ -93,7 +93,7 @@ suite siw1 $OTHER '^TestRemoval$' "removal with a connection"
 iserd --rnic verbs:siw1 --lun mem:64MiB --target $IQN --listen $OTHER:$PORT --listen-rdma $OTHER:3261 --log-level info >/tmp/removed.ready 2>/tmp/removed.log &
 ISERD=$!
 await 60 "iserd on siw1" grep -q "^ready.*3261" /tmp/removed.ready || finish
-(while iser cp --verify /tmp/random iser://$OTHER:3261/$IQN/0 >/tmp/load.out 2>/tmp/load.err; do echo round >>/tmp/load.rounds; done) &
+(while iser cp --replacement-timeout 5s --verify /tmp/random iser://$OTHER:3261/$IQN/0 >/tmp/load.out 2>/tmp/load.err; do echo round >>/tmp/load.rounds; done) &
 LOAD=$!
 await 120 "load on siw1" [ -s /tmp/load.rounds ]
 start=$(date +%s%N)
