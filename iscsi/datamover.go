@@ -99,6 +99,13 @@ type Meter interface {
 	Moved() (received, sent uint64)
 }
 
+// DataStopper is a Datamover of an initiator that sends data-out itself. One whose target fetches the data has nothing to stop.
+type DataStopper interface {
+	// StopDataOut sends no Data-Out PDU of a task any more, but for the rest of one that has begun, and leaves R2Ts without an answer. Otherwise
+	// the task goes on.
+	StopDataOut(itt uint32)
+}
+
 // Buffer is memory that a Datamover lends. It can be used again only after Release; a buffer handed to PutData is
 // released by the Datamover.
 type Buffer interface {

@@ -3,6 +3,7 @@ package iser
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"goiwarp/iscsi"
@@ -177,6 +178,10 @@ func (d *Datamover) unsolicitedPDUs() int {
 type unexpected struct {
 	limit int // 0: none
 	sns   []iscsi.SN
+	ping  struct { // a target's newest one
+		ttt uint32
+		sn  iscsi.SN
+	}
 }
 
 func (u *unexpected) setLimit(n uint32) {
@@ -184,6 +189,7 @@ func (u *unexpected) setLimit(n uint32) {
 	if n > 0 && n <= maxTracked {
 		u.limit = int(n)
 		u.sns = make([]iscsi.SN, 0, u.limit)
+		u.ping.ttt = iscsi.ReservedTag
 	}
 }
 
@@ -197,6 +203,24 @@ func (u *unexpected) add(sn iscsi.SN, reserve int) bool {
 	}
 	u.sns = append(u.sns, sn)
 	return true
+}
+
+// pinged notes that what was added last is a ping with that tag.
+func (u *unexpected) pinged(ttt uint32) {
+	if n := len(u.sns); n > 0 {
+		u.ping.ttt, u.ping.sn = ttt, u.sns[n-1]
+	}
+}
+
+// answered takes off a ping that the peer has answered: it has used up no number, so that nothing else may retire it for long.
+func (u *unexpected) answered(ttt uint32) {
+	if ttt == iscsi.ReservedTag || ttt != u.ping.ttt {
+		return
+	}
+	u.ping.ttt = iscsi.ReservedTag
+	if i := slices.Index(u.sns, u.ping.sn); i >= 0 {
+		u.sns = slices.Delete(u.sns, i, i+1)
+	}
 }
 
 // retire takes off what the peer's expected number has passed.

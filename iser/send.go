@@ -117,7 +117,9 @@ func (d *Datamover) checkOutgoing(p *iscsi.PDU) error {
 			ok = d.unexpected.add(h.CmdSN(), 0)
 		}
 	case op == iscsi.OpNOPIn && h.ITT() == iscsi.ReservedTag:
-		ok = d.unexpected.add(h.StatSN(), 0)
+		if ok = d.unexpected.add(h.StatSN(), 0); ok {
+			d.unexpected.pinged(h.TTT())
+		}
 	case op == iscsi.OpAsync, op == iscsi.OpReject:
 		ok = d.unexpected.add(h.StatSN(), 1) // the last one is kept for a ping, which gets the others retired
 	}

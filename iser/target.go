@@ -29,6 +29,9 @@ func (m *mapping) invalidate() rnic.STag {
 func (d *Datamover) accountTarget(bhs iscsi.BHS, p *iscsi.PDU, h Header) error {
 	if d.unexpected.limit > 0 && p.Opcode() != iscsi.OpLoginReq {
 		d.unexpected.retire(bhs.ExpStatSN())
+		if p.Opcode() == iscsi.OpNOPOut {
+			d.unexpected.answered(iscsi.NOPOut(bhs).TTT())
+		}
 	}
 	switch p.Opcode() {
 	case iscsi.OpSCSICommand:

@@ -337,6 +337,17 @@ func TestUnexpectedPDUs(t *testing.T) {
 	p.send(pdu(nil, b, nil))
 	wait(t, n.pdus)
 	require.NoError(t, send(iscsi.OpReject, 0xffffffff, 12))
+	for ttt := range byte(5) { // pings use up no number: their answers retire them
+		ping := bhs(iscsi.OpNOPIn, 0x80, 0xffffffff)
+		ping.SetStatSN(13)
+		ping[23] = ttt
+		require.NoError(t, g.SendControl(&iscsi.PDU{BHS: [48]byte(ping)}, nil))
+		b := bhs(iscsi.OpNOPOut|0x40, 0x80, 0xffffffff)
+		b[23] = ttt
+		b.SetExpStatSN(12)
+		p.send(pdu(nil, b, nil))
+		wait(t, n.pdus)
+	}
 
 	pi, i, in := w.rawTarget(t, linux)
 	enterInitiator(t, pi, i, in, keys)

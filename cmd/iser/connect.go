@@ -31,6 +31,7 @@ type connectOptions struct {
 	mcs      int // connections of a session
 	recovery int // ErrorRecoveryLevel
 	revision int // of MPA
+	fast     bool
 	timeout  time.Duration
 	logLevel string
 }
@@ -46,6 +47,7 @@ func (o *connectOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.recovery, "recovery-level", 0, "ask for ErrorRecoveryLevel `N`: 1 mends lost PDUs, 2 lost connections too")
 	f.IntVar(&o.revision, "mpa-revision", 2, "set iWARP connections up with MPA revision `N`: 1 for a peer that closes on RFC 6581's enhanced startup\n"+
 		"(with --handover and --hello, iSER's Hello tells the depth of the queue of RDMA Reads instead; soft only)")
+	f.BoolVar(&o.fast, "fast-abort", false, "ask that aborts and resets wait for no data (TaskReporting=FastAbort)")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long connecting and logging in may take")
 	f.StringVar(&o.logLevel, "log-level", o.logLevel, "what to log on standard error: debug, info, warn or error")
 }
@@ -130,6 +132,9 @@ func (f *fabric) config(portal initiator.Portal) initiator.Config {
 	cfg := initiator.Config{Addr: portal.String(), InitiatorName: f.opts.initiatorName, CHAP: f.chap, Log: f.log}
 	f.opts.handover.settings(&cfg)
 	cfg.Settings.MaxConnections, cfg.Settings.ErrorRecoveryLevel = f.opts.mcs, f.opts.recovery
+	if f.opts.fast {
+		cfg.Settings.TaskReporting = []string{iscsi.ReportFastAbort, iscsi.ReportResponseFence, iscsi.ReportRFC3720}
+	}
 	if f.opts.digests {
 		cfg.Settings.HeaderDigest, cfg.Settings.DataDigest = []string{"CRC32C"}, []string{"CRC32C"}
 	}

@@ -212,6 +212,7 @@ func printParams(t table, p *iscsi.Params) {
 	t.row("MaxOutstandingR2T", p.MaxOutstandingR2T)
 	t.row("MaxConnections", p.MaxConnections)
 	t.row("ErrorRecoveryLevel", p.ErrorRecoveryLevel)
+	t.row("TaskReporting", p.TaskReporting)
 	if p.RDMAExtensions {
 		t.yesNo("RDMAExtensions", p.RDMAExtensions)
 		t.row("TargetRecvDataSegmentLength", p.TargetRecvDataSegmentLength)

@@ -234,7 +234,7 @@ func (b *branch) receive(p *iscsi.PDU) {
 	case iscsi.OpTaskMgmtRsp, iscsi.OpNOPIn, iscsi.OpLogoutRsp, iscsi.OpTextRsp:
 		s.answer(p)
 	case iscsi.OpAsync:
-		s.async(p)
+		s.async(b, p)
 	case iscsi.OpReject:
 		s.rejected(p)
 	default:

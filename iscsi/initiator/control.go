@@ -230,7 +230,13 @@ func (s *Session) manageLocked(fn iscsi.TaskFunction, lun uint64, r *Request) (*
 		h.SetRTT(r.itt)
 		h.SetRefCmdSN(r.cmdSN)
 	}
-	return c, s.sendControlBy(by, p, c)
+	if err := s.sendControlBy(by, p, c); err != nil {
+		return c, err
+	}
+	if r == nil && c.stops != nil && fn != iscsi.ITNexusReset {
+		s.stopData(c)
+	}
+	return c, nil
 }
 
 // tasksStopped acts on the answer to a function that stops tasks: from now on the target sends nothing for them, so
@@ -240,6 +246,7 @@ func (s *Session) tasksStopped(p *iscsi.PDU, c *control) {
 	case iscsi.TaskComplete:
 	case iscsi.TaskNoTask: // it had ended before; its answer came before this one, or it is lost
 	default:
+		s.stopMute(c)
 		return
 	}
 	for i := range s.slots {

@@ -46,6 +46,7 @@ type fake struct {
 	rsp       iscsi.PDU
 	tasks     map[uint32]*iscsi.TaskBuffers
 	dead      []uint32
+	mute      []uint32 // by StopDataOut
 	allocated iscsi.ConnectionResources
 	freed     bool
 	enabled   bool

@@ -50,7 +50,7 @@ func (s *Session) receive(p *iscsi.PDU) {
 		}
 	case iscsi.OpAsync:
 		if s.status(p) {
-			s.async(p)
+			s.async(nil, p)
 		}
 	case iscsi.OpReject:
 		if s.status(p) {
@@ -187,8 +187,8 @@ func (s *Session) pong(b *branch, h iscsi.NOPIn) {
 	}
 }
 
-// async handles an Asynchronous Message (RFC 7143, section 11.9).
-func (s *Session) async(p *iscsi.PDU) {
+// async handles an Asynchronous Message that came by a connection; nil is the leading one (RFC 7143, section 11.9).
+func (s *Session) async(b *branch, p *iscsi.PDU) {
 	h := iscsi.AsyncMessage(p.BHS[:])
 	s.asyncCame(p)
 	s.log.Info("iscsi target tells", "target", s.cfg.TargetName, "message", h.String())
@@ -203,7 +203,9 @@ func (s *Session) async(p *iscsi.PDU) {
 		s.failLocked(ErrDropped)
 	case iscsi.AsyncDropSession:
 		s.failLocked(ErrDropped)
-	case iscsi.AsyncSense, iscsi.AsyncNegotiate, iscsi.AsyncTaskTerminated, iscsi.AsyncVendor:
+	case iscsi.AsyncTaskTerminated:
+		s.tasksTerminated(b, h)
+	case iscsi.AsyncSense, iscsi.AsyncNegotiate, iscsi.AsyncVendor:
 		// Sense data is told again as unit attention; the others are not asked for by what was negotiated.
 	}
 }

@@ -46,6 +46,7 @@ type Request struct {
 	state    requestState
 	sent     bool      // the target may have seen it
 	late     bool      // outlived its deadline
+	mute     bool      // its data-out was stopped, since it is being aborted
 	todo     todo      // its connection was lost
 	resent   uint8     // how often the target discarded it
 	tick     uint32    // when it was sent, as deadline counts

@@ -28,7 +28,7 @@ func (s *Session) submit(lun uint64, reqs []*Request) error {
 func (s *Session) push(r *Request, lun uint64) {
 	r.lun, r.state, r.Err, r.Status, r.senseLen = lun, requestQueued, nil, 0, 0
 	r.Residual, r.Overflow, r.BidiResidual, r.BidiOverflow = 0, false, 0, false
-	r.sent, r.late, r.resent, r.todo = false, false, 0, nothing
+	r.sent, r.late, r.mute, r.resent, r.todo = false, false, false, 0, nothing
 	if s.cfg.Hooks.Command != nil {
 		r.begun = time.Now()
 	}

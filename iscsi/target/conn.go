@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -321,6 +322,13 @@ func (c *conn) allowUnexpected(ping bool) bool {
 		limit--
 	}
 	return len(c.unexpected) < limit
+}
+
+// retirePing takes an answered ping off: it has used up no StatSN, so that no acknowledgement may do so for long (RFC 7145, section 8.1.2, c).
+func (c *conn) retirePing() {
+	if i := slices.Index(c.unexpected, c.ping.sn); i >= 0 {
+		c.unexpected = slices.Delete(c.unexpected, i, i+1)
+	}
 }
 
 // countUnexpected notes that a PDU of that kind is about to be sent.

@@ -233,6 +233,20 @@ func TestUnexpectedPDUs(t *testing.T) {
 	})
 }
 
+// TestAnsweredPingsAreRetired: however many of them there were without anything else to acknowledge (RFC 7145, section 8.1.2).
+func TestAnsweredPingsAreRetired(t *testing.T) {
+	inBubble(t, nil, []store.Store{memory(t, 1<<20)}, func(t *testing.T, s *Server) {
+		p := connect(t, s, func(p *peer) { p.info.RDMA = true })
+		p.login(normalKeys("RDMAExtensions", "Yes", "MaxOutstandingUnexpectedPDUs", "2",
+			"InitiatorRecvDataSegmentLength", "8192", "TargetRecvDataSegmentLength", "8192")...)
+		for range 6 {
+			h := iscsi.NOPIn(p.pdu(iscsi.OpNOPIn).BHS[:])
+			p.pong([]uint32{h.TTT()})
+		}
+		p.leave()
+	})
+}
+
 // TestLogout: reasons and CIDs (RFC 7143, section 11.14); the target closes behind its response; commands under way end
 // without one.
 func TestLogout(t *testing.T) {

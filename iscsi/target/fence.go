@@ -15,7 +15,7 @@ import (
 //	   |                                                            |
 //	   +-- connections that do not acknowledge are pinged, and dropped after Config.PingTimeout
 //
-// There is none unless TaskReporting=ResponseFence was agreed. The session's lock guards it.
+// There is none unless TaskReporting=ResponseFence or FastAbort was agreed. The session's lock guards it.
 type fence struct {
 	response handed  // sent, unless it waits
 	waits    bool    // for what was sent before it
@@ -39,8 +39,9 @@ func (n *noted) done() bool { return n.conn.state != stateFull || !n.conn.ackedS
 // ask has the initiator acknowledge by the answer to a ping.
 func (n *noted) ask() {
 	if !n.done() && !n.conn.ping.open && n.pings > 0 {
-		n.pings--
-		n.conn.sendPing()
+		if n.conn.sendPing(); n.conn.ping.open {
+			n.pings--
+		}
 	}
 }
 

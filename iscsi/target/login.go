@@ -50,7 +50,7 @@ func (c *conn) beginLogin() {
 			MaxConnections:        l.SessionConnections,
 			ErrorRecoveryLevel:    max(l.ErrorRecoveryLevel, 0),
 			DefaultTime2Retain:    l.Time2Retain,
-			TaskReporting:         []string{"ResponseFence", "RFC3720"},
+			TaskReporting:         []string{iscsi.ReportFastAbort, iscsi.ReportResponseFence, iscsi.ReportRFC3720},
 		},
 		RDMA:     info.RDMA,
 		Handover: info.Handover,
@@ -201,13 +201,15 @@ func (c *conn) finishLogin(params *iscsi.Params) {
 	} else {
 		c.sess, c.node, c.discovery = ss, n, params.Discovery
 		c.conns = append(c.conns, c)
-		c.fencing = params.TaskReporting == "ResponseFence"
+		c.fencing, c.fast = params.ResponseFence(), params.FastAbort()
 		c.expCmdSN = m.CmdSN()
 		c.maxCmdSN = c.expCmdSN - 1
 		c.window()
 	}
 	c.statSN = m.StatSN()
-	c.ackedStatSN = c.statSN - 1
+	// Nothing that says something of tasks waits for an acknowledgement. To ask for that of the Login Response could take long: behind a change
+	// to iWARP nothing can be sent before the initiator has sent something (RFC 5044, section 7.1.2).
+	c.ackedStatSN = c.statSN
 	c.state = stateFull
 	if err := c.dm.EnableDatamover(step.Response); err != nil {
 		c.lose(err)

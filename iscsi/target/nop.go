@@ -9,6 +9,7 @@ import (
 // pingState is the NOP-In that waits for its answer.
 type pingState struct {
 	ttt  uint32
+	sn   iscsi.SN // the next response's when it was sent
 	open bool
 }
 
@@ -27,6 +28,7 @@ func (c *conn) nopOut(p *iscsi.PDU) {
 	case h.TTT() == iscsi.ReservedTag: // its ExpStatSN was all it had to say
 	case c.ping.open && h.TTT() == c.ping.ttt:
 		c.ping.open = false
+		c.retirePing()
 		c.acknowledged()
 	default:
 		c.reject(p, iscsi.RejectInvalidField, "answers no NOP-In")
@@ -41,7 +43,7 @@ func (c *conn) sendPing() {
 	if c.state != stateFull || c.discovery || !c.allowUnexpected(true) {
 		return
 	}
-	c.ping = pingState{ttt: c.freshTTT(), open: true}
+	c.ping = pingState{ttt: c.freshTTT(), sn: c.statSN, open: true}
 	p := c.pdus.get()
 	h := iscsi.NOPIn(p.BHS[:])
 	h.Init()

@@ -29,7 +29,7 @@ func (p preemptor) AbortNexuses(l *scsi.LU, of []*scsi.Nexus, x scsi.Transfer) {
 		}
 		affected := func(t *task) bool { return t.unit == u && t != self }
 		if c.sess == self.conn.sess { // its own, under a key that it gave up itself
-			c.abortAll(affected)
+			c.abortAll(affected, self.conn)
 			continue
 		}
 		if found, told := c.abortForOther(affected, wait); found && !told {
@@ -58,6 +58,7 @@ func (c *conn) abortForOther(affected func(*task) bool, wait time.Duration) (fou
 	told = true
 	c.mu.Lock()
 	defer c.unlock()
+	var ended terminations
 	for _, t := range c.tasks {
 		if !affected(t) {
 			continue
@@ -68,8 +69,10 @@ func (c *conn) abortForOther(affected func(*task) bool, wait time.Duration) (fou
 		} else {
 			told = false
 		}
+		ended.note(t, nil)
 		c.abort(t)
 	}
+	ended.tell()
 	c.fenceNext = c.fenceNext || found && c.fencing
 	return found, found && told
 }

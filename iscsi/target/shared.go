@@ -36,7 +36,8 @@ type shared struct {
 	manage  map[uint32]struct{}
 	meter   *Meter // nil: nothing is measured
 
-	fencing   bool        // TaskReporting=ResponseFence
+	fencing   bool        // TaskReporting=ResponseFence or FastAbort
+	fast      bool        // TaskReporting=FastAbort
 	fence     *fence      // under way; nil: none
 	fenceNext bool        // the next response needs one: another session has aborted tasks of this one
 	swept     []*function // those that older commands may come behind

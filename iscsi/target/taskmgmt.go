@@ -14,7 +14,7 @@ import (
 // function is a task management function under way (RFC 7143, sections 4.2.3 and 11.5; RFC 7144, section 6).
 //
 //	request --> affected tasks send nothing new
-//	        --> their R2Ts are answered, AbortWait at most (RFC 7143, section 4.2.3.3, step a)
+//	        --> their R2Ts are answered, AbortWait at most (RFC 7143, section 4.2.3.3, step a); not with FastAbort
 //	        --> aborted: from here on no response of theirs
 //	        --> unit attentions
 //	        --> what they still write has ended, AbortWait at most
@@ -285,7 +285,9 @@ func (c *conn) dropHeld(f *function) {
 // abortTasks does what a function that concerns many tasks needs time for.
 func (c *conn) abortTasks(f *function) {
 	wait := c.srv.cfg.AbortWait
-	c.awaitR2Ts(f.affects, wait)
+	if !c.fast {
+		c.awaitR2Ts(f.affects, wait)
+	}
 
 	var lost []*scsi.Nexus
 	switch f.fn {
@@ -300,7 +302,7 @@ func (c *conn) abortTasks(f *function) {
 			}
 		}
 	}
-	c.abortAll(f.affects)
+	c.abortAll(f.affects, c)
 	c.attention(f, lost)
 
 	units := []*unit{f.unit}
@@ -358,18 +360,18 @@ func (c *conn) awaitR2Ts(affected func(*task) bool, wait time.Duration) {
 	}
 }
 
-// abortAll aborts the tasks that affected picks, and tells whether there were any.
-func (c *conn) abortAll(affected func(*task) bool) bool {
+// abortAll aborts the tasks that affected picks. issuing is the connection that has asked for it, which knows.
+func (c *conn) abortAll(affected func(*task) bool, issuing *conn) {
 	c.mu.Lock()
 	defer c.unlock()
-	found := false
+	var ended terminations
 	for _, t := range c.tasks {
 		if affected(t) {
-			found = true
+			ended.note(t, issuing)
 			c.abort(t)
 		}
 	}
-	return found
+	ended.tell()
 }
 
 // attention does a function's work on the SCSI side and tells the other initiators. lost are the nexuses whose commands

@@ -142,6 +142,21 @@ func (d *Datamover) endTask(itt uint32) {
 	}
 }
 
+// StopDataOut implements iscsi.DataStopper.
+func (d *Datamover) StopDataOut(itt uint32) {
+	t := &d.transfers
+	t.mu.Lock()
+	n := t.tasks.get(itt)
+	stop := n != nil && len(n.value.out) > 0
+	if stop {
+		n.value.mute = true
+	}
+	t.mu.Unlock()
+	if stop {
+		d.withdraw(itt)
+	}
+}
+
 // r2t queues the Data-Out PDUs that an R2T asks for. One of a task that is not known any more is
 // ignored.
 func (d *Datamover) r2t(f iscsi.Frame) error {
@@ -190,11 +205,14 @@ func (d *Datamover) r2t(f iscsi.Frame) error {
 		return violation(Overrun, iscsi.BHS(h), "asks for %d octets at %d of %d", length, off, len(k.out))
 	case inOrder && off < int64(k.asked):
 		return violation(Sequence, iscsi.BHS(h), "asks for octets at %d again, expected %d or more", off, k.asked)
-	case k.bursts.Load() >= limit:
+	case k.bursts.Load() >= limit && !k.mute: // those of a mute one are not counted down
 		return violation(Overrun, iscsi.BHS(h), "more than %d R2Ts at once", limit)
 	}
 	k.sn++
 	k.asked = int(off + length)
+	if k.mute {
+		return nil
+	}
 	k.bursts.Add(1)
 	o := newOutgoing()
 	o.itt, o.task = k.itt, k

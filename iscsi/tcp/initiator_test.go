@@ -246,6 +246,45 @@ func TestTaskEndsWhileItsDataOutIsSent(t *testing.T) {
 	}
 }
 
+// TestStopDataOut: what was begun goes on, nothing else of the task's data is sent, R2Ts have no answer, and the task ends as any other.
+func TestStopDataOut(t *testing.T) { // RFC 7143, section 4.2.3.4
+	for _, room := range []int{1, 60, 5000, 1 << 20} {
+		p := params()
+		p.MaxOutstandingR2T = 2
+		play(t, false, room, p, func(s *script) {
+			out := octets(2, 64<<10)
+			s.begin(6, nil, out)
+			s.send(r2tPDU(6, 9, 0, 0, 16<<10), r2tPDU(6, 10, 1, 16<<10, 16<<10))
+			synctest.Wait()
+			s.d.StopDataOut(6)
+			s.d.StopDataOut(7) // of no task
+			for k := uint32(2); k < 6; k++ {
+				s.send(r2tPDU(6, 9+k, k, int(k)*4096+(24<<10), 4096))
+			}
+			other := dataOutPDU(7, iscsi.ReservedTag, 0, 0, octets(3, 100), true)
+			require.NoError(t, s.d.SendControl(other, nil))
+			got := 0
+			for {
+				p := s.receive()
+				h := iscsi.DataOutPDU(p.BHS[:])
+				if h.ITT() == 7 {
+					break
+				}
+				require.Less(t, h.TTT(), uint32(11), "asked for after the end")
+				require.Equal(t, out[h.Offset():][:len(p.Data)], p.Data)
+				got += len(p.Data)
+			}
+			if room < 1<<20 {
+				require.Less(t, got, 32<<10)
+			}
+			s.silent()
+			s.send(responsePDU(6, 11, 6))
+			require.Equal(t, iscsi.OpSCSIResponse, s.event().pdu.Opcode())
+			s.quiet()
+		})
+	}
+}
+
 // TestAbortBeforeTheCommandIsSent: the command keeps its place in CmdSN order and its immediate data.
 func TestAbortBeforeTheCommandIsSent(t *testing.T) {
 	play(t, false, 100, params(), func(s *script) {

@@ -40,6 +40,7 @@ type task struct {
 	mend   *mending     // what was lost; nil at ErrorRecoveryLevel 0
 	bursts atomic.Int32 // R2Ts whose answer is not wholly on its way
 	queued bool         // dead, and the sender may still know it
+	mute   bool         // no more data-out
 }
 
 // get is a GetData of the target.
