@@ -424,6 +424,9 @@ func FuzzParameterLists(f *testing.F) {
 	_, l, _ := newUnit()
 	f.Add(byte(0), copyList1(1, [][]byte{cscd(l)}, [][]byte{segment(0, 0xffff, 4, 0, 8)}))
 	f.Add(byte(1), copyList4(1, [][]byte{cscd(l)}, [][]byte{segment(0, 0, 4, 0, 8)}))
+	immed := copyList4(1, nil, [][]byte{segment(0xffff, 0xffff, 4, 0, 8)})
+	immed[15] = 0x01
+	f.Add(byte(1), immed)
 	f.Add(byte(2), []byte{0, 0, 0, 8, 0, 0, 0, 128, 0, 0, 2, 0, 0x0a, 0x0a, 4, 0x10, 8, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(byte(3), []byte{0, 0, 0, 0, 0, 0, 0, 0, 8, 0x12, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(byte(4), []byte{0x82, 0, 0, 3, 1, 2, 3})
@@ -433,6 +436,7 @@ func FuzzParameterLists(f *testing.F) {
 			return
 		}
 		d, l, n := newUnit()
+		defer l.Close() // and what runs in the background
 		before := bytes.Repeat([]byte{0x5a}, 64<<10)
 		w := scsi.Write(0, 128, 0)
 		d.Execute(context.Background(), n, 0, w[:], &wire{out: before, chunk: 64 << 10})
