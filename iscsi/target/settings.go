@@ -93,7 +93,7 @@ func (u *unit) setLimit(limit int) {
 	if u.closed || u.turns.next() == nil {
 		return
 	}
-	for ; more > 0; more-- {
+	for more = min(more, u.count); more > 0; more-- {
 		u.start()
 	}
 }
