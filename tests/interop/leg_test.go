@@ -1,7 +1,9 @@
 package main
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -40,4 +42,24 @@ func TestScripts(t *testing.T) {
 	for _, l := range table {
 		require.FileExists(t, "legs/"+l.name+".sh")
 	}
+}
+
+// TestSummary: a line for each leg, and what was not run says so.
+func TestSummary(t *testing.T) {
+	var out strings.Builder
+	legs := []leg{{name: "lio", setting: first}, {name: "kill", setting: plainJumbo}, {name: "reset", setting: first}}
+	summarize(&out, "6.1", legs, []ending{{22, 0, 90 * time.Second, time.Minute}, {19, 1, time.Hour, time.Minute}, {}})
+	require.Equal(t, [][]string{
+		{"kernel", "6.1", "siw", "MTU", "passed", "failed", "time", "processor"},
+		{"lio", "crc", "1500", "passed", "22", "0", "1m30s", "1m0s"},
+		{"kill", "plain", "65535", "failed", "19", "1", "1h0m0s", "1m0s"},
+		{"reset", "crc", "1500", "not", "run", "0", "0", "0s", "0s"},
+	}, fields(out.String()))
+}
+
+func fields(s string) (lines [][]string) {
+	for line := range strings.Lines(s) {
+		lines = append(lines, strings.Fields(line))
+	}
+	return lines
 }

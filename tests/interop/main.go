@@ -99,8 +99,9 @@ func (o *options) runLegs(ctx context.Context, legs []leg, guest, programs strin
 		mu   sync.Mutex // guards the results and what is printed
 		all  sync.WaitGroup
 		turn = make(chan struct{}, max(o.jobs, 1))
+		ends = make([]ending, len(legs))
 	)
-	for _, l := range legs {
+	for i, l := range legs {
 		turn <- struct{}{}
 		if ctx.Err() != nil {
 			break
@@ -108,10 +109,11 @@ func (o *options) runLegs(ctx context.Context, legs []leg, guest, programs strin
 		all.Go(func() {
 			defer func() { <-turn }()
 			var report bytes.Buffer
-			p, f, e := o.runLeg(ctx, l, guest, programs, &report)
+			end, e := o.runLeg(ctx, l, guest, programs, &report)
 			mu.Lock()
 			defer mu.Unlock()
-			passed, failed = passed+p, failed+f
+			ends[i] = end
+			passed, failed = passed+end.passed, failed+end.failed
 			fmt.Print(report.String())
 			if e != nil {
 				err = errors.Join(err, fmt.Errorf("%s: %w", l, e))
@@ -119,14 +121,17 @@ func (o *options) runLegs(ctx context.Context, legs []leg, guest, programs strin
 		})
 	}
 	all.Wait()
+	if len(legs) > 1 {
+		summarize(os.Stdout, o.kernel, legs, ends)
+	}
 	return passed, failed, errors.Join(err, context.Cause(ctx))
 }
 
 // runLeg boots a guest for one leg, judges what it left, and writes a report.
-func (o *options) runLeg(ctx context.Context, l leg, guest, programs string, report io.Writer) (passed, failed int, err error) {
+func (o *options) runLeg(ctx context.Context, l leg, guest, programs string, report io.Writer) (e ending, err error) {
 	dir, err := os.MkdirTemp("", "goiwarp-interop."+l.name+".")
 	if err != nil {
-		return 0, 0, err
+		return e, err
 	}
 	keep := false
 	defer func() {
@@ -138,20 +143,20 @@ func (o *options) runLeg(ctx context.Context, l leg, guest, programs string, rep
 		keep = true
 		kept := filepath.Join(o.keep, strings.ReplaceAll(l.String(), " ", "_"))
 		if err := os.RemoveAll(kept); err != nil {
-			return 0, 0, err
+			return e, err
 		}
 		if err := os.MkdirAll(o.keep, 0o755); err != nil {
-			return 0, 0, err
+			return e, err
 		}
 		if err := os.Rename(dir, kept); err != nil {
-			return 0, 0, err
+			return e, err
 		}
 		dir = kept
 	}
 	start := time.Now()
 	fmt.Fprintf(report, "== %s\n", l)
 	if err := l.prepare(dir, programs, o.full); err != nil {
-		return 0, 0, err
+		return e, err
 	}
 	cpu, ended := boot(ctx, l, guest, dir)
 	checks, notes := results(dir)
@@ -164,19 +169,20 @@ func (o *options) runLeg(ctx context.Context, l leg, guest, programs string, rep
 	}
 	for _, c := range checks {
 		if c.ok {
-			passed++
+			e.passed++
 			continue
 		}
-		failed++
+		e.failed++
 		fmt.Fprintf(report, "   FAIL %s\n", c.name)
 	}
-	fmt.Fprintf(report, "   %d passed, %d failed in %v (the guest took %v of processor time)\n", passed, failed,
-		time.Since(start).Round(time.Second), cpu.Round(time.Second))
-	if failed > 0 {
+	e.took, e.cpu = time.Since(start), cpu
+	fmt.Fprintf(report, "   %d passed, %d failed in %v (the guest took %v of processor time)\n", e.passed, e.failed,
+		e.took.Round(time.Second), e.cpu.Round(time.Second))
+	if e.failed > 0 {
 		keep = true
 		fmt.Fprintf(report, "   log: %s\n", filepath.Join(dir, "console.log"))
 	}
-	return passed, failed, nil
+	return e, nil
 }
 
 // output runs a program whose standard output is its answer; what it says on standard error is for people.

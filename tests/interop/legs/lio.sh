@@ -6,6 +6,7 @@ lio_target $IQN $IP:3260 iser
 lio_target $IQN-tcp $IP:3261 tcp
 lio_target $IQN-ro $IP:3262 tcp 1
 dd if=/dev/urandom of=/tmp/in bs=1M count=64 2>/dev/null
+head -c 4194304 /tmp/in >/tmp/small
 
 session() { # NAME URL CAPTURE
 	local size
@@ -40,4 +41,65 @@ for t in "iser://$IP:3260/$IQN" "iscsi://$IP:3261/$IQN-tcp"; do
 done
 check "tcp: a write-protected LUN is told in words" sh -c "! head -c 512 /tmp/in | iser write iscsi://$IP:3262/$IQN-ro/0 2>/tmp/ro; cat /tmp/ro; [ \$(wc -l </tmp/ro) = 1 ] && grep -i 'protect' /tmp/ro"
 cat /tmp/check.out
+
+# CHAP, one way and both, over both transports.
+lio_target $IQN-chap $IP:3263 iser
+lio_target $IQN-chap-tcp $IP:3264 tcp
+secret() { (umask 077 && echo $2 >/tmp/$1); }
+secret right alice-secret-16
+secret wrong not-this-secret1
+secret proof portal-secret16
+lio_chap() { # TARGET USER SECRET [SUFFIX]: whom it lets in; with the suffix _mutual how it proves itself
+	printf %s $2 >$LIO/iscsi/$1/tpgt_1/auth/userid$4
+	printf %s $3 >$LIO/iscsi/$1/tpgt_1/auth/password$4
+}
+chap() { iser $CRC ls $1 --chap-user alice --chap-secret-file /tmp/$2 ${3:+--mutual-user portal --mutual-secret-file /tmp/$3}; }
+# refused URL SECRET...: the target says no, in one line.
+refused() { ! chap "$@" 2>/tmp/refused && cat /tmp/refused && [ $(wc -l </tmp/refused) = 1 ] && grep -i -E "$wanted" /tmp/refused; }
+anonymous() { ! iser $CRC ls $1 2>/tmp/refused && cat /tmp/refused && [ $(wc -l </tmp/refused) = 1 ]; }
+for url in iser://$IP:3263/$IQN-chap iscsi://$IP:3264/$IQN-chap-tcp; do
+	as="${url%%:*}: CHAP"
+	name=${url##*/}
+	echo 1 >$LIO/iscsi/$name/tpgt_1/attrib/authentication
+	lio_chap $name alice alice-secret-16
+	check "$as: the right secret" chap $url right
+	wanted='authentication|0201'
+	check "$as: a wrong secret is refused" refused $url wrong
+	check "$as: nobody is let in without" anonymous $url
+	lio_chap $name portal portal-secret16 _mutual
+	check "$as: both prove themselves" chap $url right proof
+	wanted='prove|proof|secret'
+	check "$as: a target that cannot prove itself is left" refused $url right wrong
+done
+
+# Sessions of several connections, and recovery from what is lost, over TCP: LIO does neither over iSER.
+modprobe -a tcp_diag inet_diag
+lio_target $IQN-mcs $IP:3265 tcp
+echo 4 >$LIO/iscsi/$IQN-mcs/tpgt_1/param/MaxConnections
+echo 2 >$LIO/iscsi/$IQN-mcs/tpgt_1/param/ErrorRecoveryLevel
+mcs=iscsi://$IP:3265/$IQN-mcs/0
+cut_one() { # the copy's connections are there: one of them is cut, and once more later
+	local port
+	port=$(ss -tnH state established dport = :3265 | awk 'NR == n { print $3 }' n=$1 | sed 's/.*://')
+	[ -n "$port" ] && ss -K -tH sport = :$port dport = :3265 | grep -q .
+}
+for setting in "4 0" "1 1" "1 2" "4 2"; do
+	set -- $setting
+	flags="--session-connections $1 --recovery-level $2"
+	as="tcp: $1 connection$([ $1 = 1 ] || echo s), recovery level $2"
+	check "$as: agreed" sh -c "iser $flags info $mcs | tee /tmp/info; grep -E 'MaxConnections +$1\$' /tmp/info && grep -E 'ErrorRecoveryLevel +$2\$' /tmp/info"
+	check "$as: 64 MiB written, read back and compared" iser $flags cp --verify /tmp/in $mcs
+	check "$as: digests too" iser $flags --digests cp --verify /tmp/small $mcs
+	[ "$setting" != "1 1" ] || continue
+	iser $flags --log-level info cp --verify /tmp/in $mcs >/tmp/copy.log 2>&1 &
+	copy=$!
+	cuts=0
+	while kill -0 $copy 2>/dev/null && [ $cuts -lt 3 ]; do
+		cut_one $(($1 > 1 ? 2 : 1)) && cuts=$((cuts + 1))
+		sleep 1
+	done
+	wait $copy
+	check "$as: the same while connections are cut ($cuts times)" [ $? = 0 -a $cuts -gt 0 ] || cat /tmp/copy.log
+done
+check "no connection is left" sh -c "! ss -tnH state established dport = :3265 | grep ."
 finish
