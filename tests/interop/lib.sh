@@ -147,7 +147,7 @@ fio_round() {
 fio_rounds() { [ -e /tmp/fio.failed ] || [ $(wc -l </tmp/fio.rounds) -ge $1 ]; }
 fio_goes_on() { # two more rounds: the last began after now
 	local n=$(($(wc -l </tmp/fio.rounds) + 2))
-	await 120 "fio to go on" fio_rounds $n && ! [ -e /tmp/fio.failed ]
+	await 600 "fio to go on" fio_rounds $n && ! [ -e /tmp/fio.failed ]
 }
 fio_stop() {
 	: >/tmp/fio.stop

@@ -25,8 +25,12 @@ cu() {
 over_tcp="Read10.BeyondEol Read10.Async Write10.BeyondEol"
 over_iser="Read10.Simple Read10.BeyondEol"
 if [ $FULL = 1 ]; then
-	over_tcp="Read6 Read10 Read12 Read16 Write10 Write12 Write16 WriteVerify10 CompareAndWrite Unmap WriteSame10 WriteSame16"
-	over_iser="$over_iser Read6 Inquiry TestUnitReady ReadCapacity16 Read10.ZeroBlocks Read10.DpoFua"
+	over_tcp="Read6 Read10 Read12 Read16 Write10 Write12 Write16 WriteVerify10 CompareAndWrite Unmap WriteSame16"
+	# Not WriteSame10.UnmapUntilEnd, which unmaps with a block of FFh and wants zeros: that is to be written (SBC-3, section 5.43).
+	for w in Simple BeyondEol ZeroBlocks WriteProtect Unmap UnmapVPD Check; do over_tcp="$over_tcp WriteSame10.$w"; done
+	over_iser="$over_iser Read6 TestUnitReady ReadCapacity16 Read10.ZeroBlocks Read10.DpoFua"
+	# Not Inquiry.AllocLength and BlockLimits: over iSER the library gives as many octets as were asked for, not as many as came.
+	for w in Standard EVPD MandatoryVPDSBC SupportedVPD VersionDescriptors; do over_iser="$over_iser Inquiry.$w"; done
 	for w in Read12 Read16; do over_iser="$over_iser $w.Simple $w.BeyondEol $w.ZeroBlocks $w.DpoFua"; done
 fi
 cu iscsi://$IP:$PORT/$IQN/0 $over_tcp
@@ -53,5 +57,7 @@ if [ $FULL = 1 ]; then
 	timeout 60 iscsi-test-cu -d -t SCSI.Read10.Simple iser://$IP:3262/$IQN-lio/0 >/tmp/lio.out 2>&1
 	note "to LIO without help: status $?, $(grep -E '^Login Failed|segfault' /tmp/lio.out | head -1)"
 	cu iser://$IP:3262/$IQN-lio/0 Read10.Simple
+	LD_PRELOAD=/usr/lib/libiscsi-mend.so timeout 300 iscsi-test-cu -d -t SCSI.Inquiry.BlockLimits iser://$IP:3262/$IQN-lio/0 >/tmp/lio.out 2>&1
+	note "Inquiry.BlockLimits to LIO: $(grep -E 'FAILURE|passed' /tmp/lio.out | head -1)"
 fi
 finish
