@@ -129,7 +129,7 @@ iserd_config() {
 }
 ctl() { iserd ctl --socket /tmp/iserd.sock "$@"; }
 
-# fio_start DEVICE: writes and verifies the device's first 8 MiB, over and over, until fio_stop, which fails if any round did. A
+# fio_start DEVICE: writes and verifies the device's first 4 MiB, over and over, until fio_stop, which fails if any round did. A
 # round is a line of /tmp/fio.rounds.
 fio_start() {
 	rm -f /tmp/fio.stop /tmp/fio.failed
@@ -141,7 +141,7 @@ fio_start() {
 	FIO=$!
 }
 fio_round() {
-	fio --name=verify --filename=$1 --size=8M --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bsrange=4k-64k \
+	fio --name=verify --filename=$1 --size=4M --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bsrange=4k-64k \
 		--verify=crc32c --verify_fatal=1 --randrepeat=1 "${@:2}"
 }
 fio_rounds() { [ -e /tmp/fio.failed ] || [ $(wc -l </tmp/fio.rounds) -ge $1 ]; }

@@ -68,7 +68,7 @@ not_in_use() { ! in_use $1; }
 state() { ctl alua | grep -E "[[:space:]]$1[[:space:]].*[[:space:]]$2([[:space:]]|\$)"; }
 unmapped() { [ -z "$(map)" ]; }
 rounds=1
-[ $FULL = 1 ] && rounds=4
+[ $FULL = 1 ] && rounds=2
 
 for transport in iser tcp; do
 	iface=$transport
