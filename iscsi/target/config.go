@@ -90,8 +90,8 @@ type Limits struct {
 	// stream. Rounded down to a multiple of 4096. Default 1 MiB.
 	Chunk int
 	// RecvDataSegment is the largest data segment taken from an initiator, in octets
-	// (MaxRecvDataSegmentLength and TargetRecvDataSegmentLength). Default 64 KiB over TCP and 8 KiB over RDMA, where
-	// each receive that is posted has that size.
+	// (MaxRecvDataSegmentLength and TargetRecvDataSegmentLength). Default 256 KiB over TCP, so that a large write comes in few
+	// PDUs, and 8 KiB over RDMA, where each receive that is posted has that size.
 	RecvDataSegment int
 	// MaxBurst and FirstBurst bound MaxBurstLength and FirstBurstLength, in octets. Defaults 1 MiB and 64 KiB.
 	MaxBurst, FirstBurst int

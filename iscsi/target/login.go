@@ -34,7 +34,7 @@ func (c *conn) beginLogin() {
 	l := c.srv.cfg.Limits
 	segment, rdmaSegment := l.RecvDataSegment, l.RecvDataSegment
 	if segment == 0 {
-		segment, rdmaSegment = 64<<10, 8<<10
+		segment, rdmaSegment = 256<<10, 8<<10
 	}
 	if info.RDMA { // a Discovery session too, whose keys are those of TCP
 		segment = rdmaSegment
