@@ -98,7 +98,9 @@ func (l *InitiatorLogin) First() InitiatorStep {
 	if l.cfg.Discovery {
 		kind = "Discovery"
 	}
-	t.Add(KeySessionType, kind)
+	if l.cfg.Join == nil { // leading only (RFC 7143, section 13.21); LIO calls it NotUnderstood in another connection's login
+		t.Add(KeySessionType, kind)
+	}
 	if l.stage == StageSecurity {
 		var names []string
 		for _, a := range l.cfg.Auth {

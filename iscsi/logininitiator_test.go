@@ -252,3 +252,19 @@ func FuzzInitiatorLogin(f *testing.F) {
 		}
 	})
 }
+
+// TestJoinOffersNothingOfTheLeadingLogin: the login of a further connection says whose it is, and what is settled for each connection;
+// the session's type and values are the leading login's alone.
+func TestJoinOffersNothingOfTheLeadingLogin(t *testing.T) {
+	cfg := initiatorConfig()
+	leading := answers(t, NewInitiatorLogin(cfg).First().Request)
+	require.Contains(t, leading, KeySessionType)
+	require.Contains(t, leading, KeyMaxConnections)
+	cfg.Join = &Params{MaxConnections: 4, MaxBurstLength: 262144, FirstBurstLength: 65536, MaxOutstandingR2T: 1}
+	join := answers(t, NewInitiatorLogin(cfg).First().Request)
+	require.Contains(t, join, KeyInitiatorName)
+	require.Contains(t, join, KeyTargetName)
+	for _, k := range []string{KeySessionType, KeyMaxConnections, KeyInitialR2T, KeyMaxBurstLength, KeyErrorRecoveryLevel} {
+		require.NotContains(t, join, k)
+	}
+}

@@ -6,7 +6,8 @@ lio_target $IQN $IP:3260 iser
 lio_target $IQN-tcp $IP:3261 tcp
 lio_target $IQN-ro $IP:3262 tcp 1
 dd if=/dev/urandom of=/tmp/in bs=1M count=64 2>/dev/null
-head -c 4194304 /tmp/in >/tmp/small
+head -c 16M /tmp/in >/tmp/large
+head -c 4M /tmp/in >/tmp/small
 
 session() { # NAME URL CAPTURE
 	local size
@@ -72,34 +73,19 @@ for url in iser://$IP:3263/$IQN-chap iscsi://$IP:3264/$IQN-chap-tcp; do
 	check "$as: a target that cannot prove itself is left" refused $url right wrong
 done
 
-# Sessions of several connections, and recovery from what is lost, over TCP: LIO does neither over iSER.
-modprobe -a tcp_diag inet_diag
+# Sessions of several connections, and the recovery levels, over TCP: LIO offers neither over iSER. Nothing is cut here: when a
+# connection has been recovered, LIO's next logout brings the kernel down (docs/interop.md).
 lio_target $IQN-mcs $IP:3265 tcp
 echo 4 >$LIO/iscsi/$IQN-mcs/tpgt_1/param/MaxConnections
-echo 2 >$LIO/iscsi/$IQN-mcs/tpgt_1/param/ErrorRecoveryLevel
+echo 2 >$LIO/iscsi/$IQN-mcs/tpgt_1/attrib/default_erl
 mcs=iscsi://$IP:3265/$IQN-mcs/0
-cut_one() { # the copy's connections are there: one of them is cut, and once more later
-	local port
-	port=$(ss -tnH state established dport = :3265 | awk 'NR == n { print $3 }' n=$1 | sed 's/.*://')
-	[ -n "$port" ] && ss -K -tH sport = :$port dport = :3265 | grep -q .
-}
 for setting in "4 0" "1 1" "1 2" "4 2"; do
 	set -- $setting
 	flags="--session-connections $1 --recovery-level $2"
 	as="tcp: $1 connection$([ $1 = 1 ] || echo s), recovery level $2"
 	check "$as: agreed" sh -c "iser $flags info $mcs | tee /tmp/info; grep -E 'MaxConnections +$1\$' /tmp/info && grep -E 'ErrorRecoveryLevel +$2\$' /tmp/info"
-	check "$as: 64 MiB written, read back and compared" iser $flags cp --verify /tmp/in $mcs
+	check "$as: 16 MiB written, read back and compared" sh -c "iser $flags --log-level warn cp --verify /tmp/large $mcs 2>/tmp/warned && ! grep 'no further connection' /tmp/warned"
 	check "$as: digests too" iser $flags --digests cp --verify /tmp/small $mcs
-	[ "$setting" != "1 1" ] || continue
-	iser $flags --log-level info cp --verify /tmp/in $mcs >/tmp/copy.log 2>&1 &
-	copy=$!
-	cuts=0
-	while kill -0 $copy 2>/dev/null && [ $cuts -lt 3 ]; do
-		cut_one $(($1 > 1 ? 2 : 1)) && cuts=$((cuts + 1))
-		sleep 1
-	done
-	wait $copy
-	check "$as: the same while connections are cut ($cuts times)" [ $? = 0 -a $cuts -gt 0 ] || cat /tmp/copy.log
 done
 check "no connection is left" sh -c "! ss -tnH state established dport = :3265 | grep ."
 finish
