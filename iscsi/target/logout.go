@@ -119,7 +119,7 @@ func (c *conn) whenLeft(left func() int, then func()) {
 }
 
 // closeWait is how long an initiator has to close an RDMA connection after its logout before the target does.
-const closeWait = time.Second
+const closeWait = 5 * time.Second
 
 // endLogout answers a logout and closes the connection. RFC 7143 (section 11.14) has the target half-close TCP behind its
 // response. An RDMA connection has no half: when the target ends it, the initiator cannot tell this from a failure unless
