@@ -229,11 +229,10 @@ func (p *diskPath) serve(s *Session) {
 // closeTimeout is how long commands under way have to end, and a target to answer a logout, when a Disk is closed.
 const closeTimeout = 2 * time.Second
 
-// refresh asks again for what may have changed. If it cannot the session ends, which is where what is wrong with it comes to light.
+// refresh asks again for what may have changed. If it cannot the session ends, which is where what is wrong with it comes to light. Each
+// question has a command's time, and all of them no limit of their own: at a target that is busy with large transfers they wait behind these.
 func (p *diskPath) refresh(s *Session) {
-	d := p.d
-	ctx, cancel := context.WithTimeout(d.ctx, d.cfg.LoginTimeout)
-	defer cancel()
+	d, ctx := p.d, p.d.ctx
 	d.mu.Lock()
 	awake := p.explicit && p.access == Standby && len(d.active) == 0
 	group, doubt := p.group, p.doubt
