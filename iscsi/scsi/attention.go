@@ -69,7 +69,7 @@ func (n *Nexus) attach(l *LU, code Code) {
 	l.attend(n, code)
 }
 
-// leave undoes attach.
+// leave undoes attach. The logical unit is about to be closed, which waits for its copies.
 func (n *Nexus) leave(l *LU) {
 	n.mu.Lock()
 	for i, have := range n.lus {
@@ -82,9 +82,10 @@ func (n *Nexus) leave(l *LU) {
 	l.detach(n)
 }
 
-func (l *LU) detach(n *Nexus) {
+// detach ends what the logical unit has of a nexus. Copies in the background are told to end, and given.
+func (l *LU) detach(n *Nexus) []*copyResult {
 	l.reservation.CompareAndSwap(n, nil)
-	l.copies.stop(func(r *copyResult) bool { return r.background && r.nexus == n })
+	copies := l.copies.stop(func(r *copyResult) bool { return r.background && r.nexus == n })
 	l.copies.forget(n)
 	l.mu.Lock()
 	delete(l.preventing, n)
@@ -93,6 +94,7 @@ func (l *LU) detach(n *Nexus) {
 		delete(l.attentions, n)
 	}
 	l.mu.Unlock()
+	return copies
 }
 
 // attend queues a unit attention for one nexus.

@@ -335,7 +335,7 @@ func (l *LU) Refresh() bool {
 // Reset is the LOGICAL UNIT RESET that a nexus asked for: mode parameters go back to what was
 // configured, SPC-2 reservations end, and every nexus is told (BUS DEVICE RESET FUNCTION OCCURRED), the
 // one that asked, too (SAM-5, section 6.3.3); nil is the operator. The caller has aborted the tasks. It ends
-// copies in the background, whose piece under way it waits for, and may wait for the store if an initiator had turned the write cache on.
+// copies in the background, whose piece under way it waits for at last, and may wait for the store if an initiator had turned the write cache on.
 func (l *LU) Reset(by *Nexus) { l.reset(by, CodeBusDeviceReset) }
 
 func (l *LU) reset(by *Nexus, code Code) {
@@ -343,7 +343,7 @@ func (l *LU) reset(by *Nexus, code Code) {
 	l.dsense.Store(false)
 	l.tas.Store(false)
 	l.swp.Store(false)
-	l.copies.stop(func(r *copyResult) bool { return r.background })
+	copies := l.copies.stop(func(r *copyResult) bool { return r.background })
 	l.copies.clear()
 	l.mu.Lock()
 	clear(l.preventing)
@@ -361,6 +361,7 @@ func (l *LU) reset(by *Nexus, code Code) {
 	}
 	l.log.Info("logical unit reset", attrs...)
 	l.Attention(code, nil)
+	_ = awaitCopies(context.Background(), copies) // that has no end
 }
 
 // Sync makes every write that was answered durable, as SYNCHRONIZE CACHE does; for a target that

@@ -1,6 +1,7 @@
 package scsi
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 )
@@ -49,9 +50,11 @@ func (n *Nexus) Close() {
 	lus := n.lus
 	n.lus, n.closed = nil, true
 	n.mu.Unlock()
+	var copies []*copyResult
 	for _, l := range lus {
-		l.detach(n)
+		copies = append(copies, l.detach(n)...)
 	}
+	_ = awaitCopies(context.Background(), copies) // that has no end
 	if n.dev != nil {
 		n.dev.forget(n)
 	}

@@ -138,8 +138,23 @@ func (t *task) persistentReserveOut() {
 		if a := t.dev.aborter.Load(); a != nil {
 			(*a).AbortNexuses(l, of, t.x)
 		}
-		l.copies.stop(func(r *copyResult) bool { return r.background && slices.Contains(of, r.nexus) })
+		if err := awaitCopies(t.ctx, t.stopCopiesOf(of)); err != nil {
+			t.res.Err = err
+		}
 	}
+}
+
+// stopCopiesOf ends the copies of nexuses that are preempted here: those in the background that this logical unit manages, and all that write to it
+// for another one, whose piece under way began before the preemption. Pieces that come later find that they may not.
+func (t *task) stopCopiesOf(of []*Nexus) []*copyResult {
+	l := t.lu
+	list := l.copies.stop(func(r *copyResult) bool { return r.background && slices.Contains(of, r.nexus) })
+	for _, m := range *t.dev.luns.Load() {
+		if m != l {
+			list = append(list, m.copies.stop(func(r *copyResult) bool { return r.into.Load() == l && slices.Contains(of, r.nexus) })...)
+		}
+	}
+	return list
 }
 
 // prFault answers where the state could not be kept: nothing has changed.

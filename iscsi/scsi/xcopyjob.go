@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 )
 
 // copyJob is one copy while it runs: as long as its command, or with IMMED after it.
@@ -63,6 +64,14 @@ func (t *task) extendedCopy() {
 			t.res.Status = StatusBusy
 			return
 		}
+	} else {
+		t.lu.copies.beginUnnamed(t.nexus, r)
+	}
+	if err := t.ctx.Err(); err != nil { // aborted meanwhile: whoever ends the copies of this nexus may have been here
+		cancel()
+		t.lu.copies.end(r, copyAborted(CodeNone), true)
+		t.res.Err = err
+		return
 	}
 	j := &copyJob{ctx: ctx, dev: t.dev, lu: t.lu, nexus: t.nexus, list: list, res: r}
 	copy(j.cdb[:], t.cdb)
@@ -83,7 +92,7 @@ func (t *task) extendedCopy() {
 // answered once they write no more. RECEIVE COPY STATUS tells that they were terminated.
 func (t *task) abortCopy() {
 	id := binary.BigEndian.Uint32(t.cdb[2:])
-	mine := t.lu.copies.running(func(r *copyResult) bool { return r.nexus == t.nexus && r.list == id })
+	mine := t.lu.copies.running(func(r *copyResult) bool { return r.nexus == t.nexus && r.list == id && !r.orphaned })
 	if len(mine) == 0 {
 		t.badField(2)
 		return
@@ -113,26 +122,28 @@ func (j *copyJob) run() (failed *Sense, aborted bool) {
 func (j *copyJob) segments() (failed *Sense, aborted bool) {
 	var written []*LU // whose caches are off
 	for i := range j.list.segments {
-		dst, left, failed, aborted := j.segment(&j.list.segments[i])
+		var dst *LU
+		var left uint64
+		dst, left, failed, aborted = j.segment(&j.list.segments[i])
+		if dst != nil && !dst.wce.Load() && !slices.Contains(written, dst) {
+			written = append(written, dst)
+		}
 		if failed != nil {
 			// SPC-4, section 6.4.3.2: the residue in blocks of the destination, and which segment.
 			failed.Info, failed.InfoValid = left, true
 			failed.CommandInfo = uint64(i)
-			return failed, aborted
+			break
 		}
 		j.res.segment()
-		if dst != nil && !dst.wce.Load() {
-			written = append(written, dst)
-		}
 	}
+	// What a failure says was copied before it is durable, too.
 	for _, l := range written {
-		if err := l.flush(); err != nil {
-			failed := copyAborted(CodeThirdPartyFailure)
+		if err := l.flush(); err != nil && failed == nil {
+			failed = copyAborted(CodeThirdPartyFailure)
 			failed.CommandInfo = uint64(len(j.list.segments) - 1)
-			return failed, false
 		}
 	}
-	return nil, false
+	return failed, aborted
 }
 
 func copyAborted(code Code) *Sense { return &Sense{Key: KeyCopyAborted, Code: code} }
@@ -163,6 +174,7 @@ func (j *copyJob) segment(s *copySegment) (dst *LU, left uint64, failed *Sense, 
 	if !dst.has(s.toLBA, left) {
 		return dst, left, copyOutOfRange(s.at + 20), false
 	}
+	j.res.into.Store(dst)   // before the look: see stopCopiesOf
 	if j.barred(dst, src) { // though there may be no block to copy
 		return dst, left, copyAborted(CodeThirdPartyFailure), false
 	}

@@ -265,3 +265,134 @@ func TestPreemptEndsCopies(t *testing.T) {
 		assert.EqualValues(t, statusTerminated, status)
 	})
 }
+
+// A copy whose piece under way stalls in the store keeps neither the removal of its logical unit nor other nexuses waiting, and Close waits for it
+// though its nexus has gone.
+func TestStalledCopyHoldsNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := holding(t)
+		r := newRig(t, h, scsi.LUConfig{})
+		r.background(1, 512).good(t)
+		<-h.entered
+		l, err := r.dev.Remove(0)
+		require.NoError(t, err)
+		r.newNexus("b")
+		done := make(chan struct{})
+		go func() {
+			l.Close()
+			close(done)
+		}()
+		synctest.Wait()
+		select {
+		case <-done:
+			assert.Fail(t, "closed while a piece is in the store")
+		default:
+		}
+		h.release <- nil
+		<-done
+	})
+}
+
+// What a reset does to everybody does not wait for the piece under way.
+func TestResetTellsBeforeItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := holding(t)
+		r := newRig(t, h, scsi.LUConfig{})
+		r.background(1, 512).good(t)
+		<-h.entered
+		done := make(chan struct{})
+		go func() {
+			r.lu.Reset(nil)
+			close(done)
+		}()
+		synctest.Wait()
+		r.do(scsi.TestUnitReady(), nil, 0).fails(t, scsi.KeyUnitAttention, scsi.CodeBusDeviceReset)
+		r.results(scsi.SACopyStatusLID4, 1).pointsTo(t, 2, "it is forgotten")
+		h.release <- nil
+		<-done
+	})
+}
+
+// aborting is a wire whose command is aborted while its parameter list is fetched.
+type aborting struct {
+	*wire
+	abort context.CancelFunc
+}
+
+func (a *aborting) Out(off int64, n int) (scsi.Buffer, error) {
+	a.abort()
+	return a.wire.Out(off, n)
+}
+
+// A command that was aborted before its copy began leaves none behind.
+func TestAbortedCommandBeginsNoCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := holding(t)
+		r := newRig(t, h, scsi.LUConfig{})
+		list := copyList4(1, nil, [][]byte{segment(0xffff, 0xffff, 512, 0, 1024)})
+		list[15] = 0x01
+		c := copyCDB(scsi.SAExtendedCopyLID4, len(list))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		res := r.dev.Execute(ctx, r.nexus, 0, c[:], &aborting{&wire{out: list, chunk: 4096}, cancel})
+		require.ErrorIs(t, res.Err, context.Canceled)
+		synctest.Wait()
+		select {
+		case <-h.entered:
+			assert.Fail(t, "it copies")
+		default:
+		}
+	})
+}
+
+// PREEMPT AND ABORT is answered once nothing of whom it preempts can reach the logical unit any more, copies that another one manages included.
+func TestPreemptEndsCopiesOfOthers(t *testing.T) {
+	for name, usage := range map[string]byte{"named": 0, "without an identifier": 0x18} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := holding(t)
+				r := newRig(t, h, scsi.LUConfig{})
+				a, b := r.newNexus(portName("a")), r.newNexus(portName("b"))
+				r.nexus = a
+				second := r.withSecond(memory(t, 1<<20), scsi.LUConfig{})
+				p := &prRig{r, a, b, nil}
+				for range 3 { // unit attentions
+					ready := scsi.TestUnitReady()
+					r.as(a, ready[:], nil, 0)
+					r.as(b, ready[:], nil, 0)
+				}
+				p.register()
+				p.out(a, scsi.SAReserve, scsi.ExclusiveAccessRegistrantsOnly, keyA, 0).good(t)
+				id := uint32(1)
+				if usage != 0 {
+					id = 0
+				}
+				list := copyList4(id, [][]byte{cscd(second), cscd(r.lu)}, [][]byte{segment(0, 1, 512, 0, 0)})
+				list[1] |= usage
+				c := copyCDB(scsi.SAExtendedCopyLID4, len(list))
+				copied := make(chan scsi.Result, 1)
+				go func() {
+					for {
+						res := r.dev.Execute(context.Background(), a, 1<<48, c[:], &wire{out: list, chunk: 4096})
+						if s, ok := scsi.ParseSense(res.Sense()); ok && s.Key == scsi.KeyUnitAttention {
+							continue
+						}
+						copied <- res
+						return
+					}
+				}()
+				<-h.entered
+				done := make(chan answer, 1)
+				go func() { done <- p.out(b, scsi.SAPreemptAndAbort, scsi.ExclusiveAccessRegistrantsOnly, keyB, keyA) }()
+				synctest.Wait()
+				require.Empty(t, done, "answered while a piece is on its way")
+				h.release <- nil
+				(<-done).good(t)
+				res := <-copied
+				s, ok := scsi.ParseSense(res.Sense())
+				require.True(t, ok)
+				assert.Equal(t, scsi.Sense{Key: scsi.KeyCopyAborted, Info: 256, InfoValid: true}, s)
+			})
+		})
+	}
+}
