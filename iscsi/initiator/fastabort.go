@@ -55,7 +55,7 @@ func (s *Session) tasksTerminated(b *branch, h iscsi.AsyncMessage) {
 	var ended []*Request
 	for i := range s.slots {
 		r := s.slots[i].req
-		if r == nil || r.via != b || r.lun != h.LUN() || !r.cmdSN.Less(h.ExpCmdSN()) {
+		if r == nil || r.via != b || r.lun != h.LUN() || !r.cmdSN.Less(h.ExpCmdSN()) || r.mute { // mute: told before, and on its way out
 			continue
 		}
 		s.mutes(r)

@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -34,6 +35,7 @@ type fastSession struct {
 	got  []iscsi.PDU // other than commands, in order
 	fail map[iscsi.TaskFunction]iscsi.TaskResponse
 	miss bool // commands do not arrive
+	mum  bool // functions have no answer
 }
 
 func fastAborts(t *testing.T) *fastSession {
@@ -56,6 +58,9 @@ func fastAborts(t *testing.T) *fastSession {
 			k.got = append(k.got, iscsi.PDU{BHS: p.BHS})
 		}
 		if p.Opcode() == iscsi.OpTaskMgmtReq {
+			if k.mum {
+				return true
+			}
 			h := iscsi.TaskMgmtRequest(p.BHS[:])
 			if code, ok := k.fail[h.Function()]; ok {
 				f.answerTask(h.ITT(), code)
@@ -170,5 +175,37 @@ func TestTasksTerminated(t *testing.T) {
 			}
 		}
 		k.s.Close()
+	})
+}
+
+// TestTasksTerminatedAgain: a target that tells the same over and over, and does not answer, keeps one goroutine busy and not one for each message.
+func TestTasksTerminatedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := fastAborts(t)
+		_, ended := k.write(t, 1)
+		_, other := k.write(t, 1) // waits for its turn to be aborted
+		k.mu.Lock()
+		k.mum = true
+		k.mu.Unlock()
+		tell := func() {
+			k.f.do(func() {
+				p := new(iscsi.PDU)
+				a := iscsi.AsyncMessage(p.BHS[:])
+				a.Init()
+				a.SetEvent(iscsi.AsyncTaskTerminated)
+				a.SetLUN(scsi.EncodeLUN(1))
+				k.f.up(p, true)
+			})
+			synctest.Wait()
+		}
+		tell()
+		before := runtime.NumGoroutine()
+		for range 50 {
+			tell()
+		}
+		require.Less(t, runtime.NumGoroutine(), before+10)
+		k.s.Close()
+		require.Error(t, <-ended)
+		require.Error(t, <-other)
 	})
 }
