@@ -65,7 +65,7 @@ func TestSpaceThreshold(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := other.Do(ctx, scsi.TestUnitReady().Append(nil), nil, nil)
 		return errors.Is(err, scsi.CodeThresholdReached.Err())
-	}, 10*time.Second, 10*time.Millisecond)
+	}, bound, 10*time.Millisecond)
 	available, used = sets()
 	require.Equal(t, []uint32{3, 5}, []uint32{available, used})
 }

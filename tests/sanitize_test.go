@@ -20,7 +20,7 @@ func TestSanitizeOutlivesCrash(t *testing.T) {
 	image := filepath.Join(t.TempDir(), "disk.img")
 	const size = 4 << 20
 	require.NoError(t, os.WriteFile(image, bytes.Repeat([]byte("secret. "), size/8), 0o600))
-	slow := []string{"--lun", image + ",bw=64KiB"} // a minute
+	slow := []string{"--lun", image + ",bw=32KiB"} // two minutes
 	d := startDaemon(t, slow...)
 	h := d.login(t, "a", 1)
 	block := make([]byte, 512)
@@ -41,14 +41,14 @@ func TestSanitizeOutlivesCrash(t *testing.T) {
 	d = startDaemon(t, slow...)
 	h = d.login(t, "a", 1)
 	h.do(scsi.RequestSense(18), make([]byte, 18), nil)
-	require.Eventually(t, func() bool { return inProgress(h) }, 10*time.Second, 10*time.Millisecond, "after the unit attention")
+	require.Eventually(t, func() bool { return inProgress(h) }, time.Minute, 10*time.Millisecond, "after the unit attention")
 	require.Zero(t, d.stop(t), "does not wait for its end")
 	_, err = os.Stat(image + ".sanitize")
 	require.NoError(t, err)
 
 	d = startDaemon(t, "--lun", image)
 	h = d.login(t, "a", 1)
-	require.Eventually(t, func() bool { return h.do(scsi.TestUnitReady(), nil, nil) == scsi.StatusGood }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return h.do(scsi.TestUnitReady(), nil, nil) == scsi.StatusGood }, bound, 10*time.Millisecond)
 	data := make([]byte, size/4)
 	for lba := uint64(0); lba < size/512; lba += size / 4 / 512 {
 		require.Equal(t, scsi.StatusGood, h.do(scsi.Read(lba, size/4/512, 0), data, nil))
