@@ -202,7 +202,7 @@ func lied(t *testing.T, title string, args []string, script func(g *target)) {
 			scheme = "iser"
 		}
 	}
-	done := client(t, append([]string{"read", url(scheme, l.Addr().String()), "--length", "1024", "--timeout", "3s", "--replacement-timeout", "1s"}, args...)...)
+	done := client(t, append([]string{"read", url(scheme, l.Addr().String()), "--length", "1024", "--timeout", "20s", "--replacement-timeout", "1s"}, args...)...)
 	g := newTarget(t, tr, l)
 	l.Close()
 	g.rdma = scheme == "iser"
@@ -331,7 +331,7 @@ func TestInitiatorFallsBack(t *testing.T) {
 func TestCoalescedReply(t *testing.T) {
 	tr := record(t, "RFC 5044, 7.1.2 (2), violated: final Login Response and MPA Reply in one TCP segment")
 	l := listen(t)
-	done := client(t, "read", "--handover", url("iser", l.Addr().String()), "--length", "512", "--timeout", "3s", "--replacement-timeout", "1s")
+	done := client(t, "read", "--handover", url("iser", l.Addr().String()), "--length", "512", "--timeout", "20s", "--replacement-timeout", "1s")
 	g := newTarget(t, tr, l)
 	g.rdma = true
 	b := g.encode(g.login())
@@ -354,7 +354,7 @@ func TestCoalescedReply(t *testing.T) {
 func TestResponderTooEarly(t *testing.T) {
 	tr := record(t, "RFC 5044, 7.1.2 (4), violated: MPA Reply and HelloReply in one TCP segment, before the Hello")
 	l := listen(t)
-	done := client(t, "read", "--handover", "--hello", url("iser", l.Addr().String()), "--length", "512", "--timeout", "3s", "--replacement-timeout", "1s")
+	done := client(t, "read", "--handover", "--hello", url("iser", l.Addr().String()), "--length", "512", "--timeout", "20s", "--replacement-timeout", "1s")
 	g := newTarget(t, tr, l)
 	g.rdma = true
 	g.send(g.login())
