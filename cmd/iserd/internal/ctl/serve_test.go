@@ -174,19 +174,27 @@ func TestOneProcess(t *testing.T) {
 	if known == 0 {
 		t.Skip("this system does not tell whose connections they are")
 	}
-	path = served(t, echo)
-	var stalled []net.Conn
+	release := make(chan struct{})
+	path = served(t, func(ctx context.Context, command string, _ json.RawMessage) (any, error) {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return command, ctx.Err()
+	})
+	var waiting []net.Conn
 	for range maxOfPeer {
 		c, err := net.Dial("unix", path)
 		require.NoError(t, err)
-		stalled = append(stalled, c)
+		_, err = io.WriteString(c, `{"version":1,"command":"echo"}`+"\n")
+		require.NoError(t, err)
+		waiting = append(waiting, c)
 	}
 	err = Call(t.Context(), path, "echo", nil, nil)
 	require.ErrorContains(t, err, "8 requests of process")
 	require.NotContains(t, err.Error(), "\n")
-	for _, c := range stalled {
-		_, err := io.WriteString(c, `{"version":1,"command":"echo"}`+"\n")
-		require.NoError(t, err)
+	close(release)
+	for _, c := range waiting {
 		r, ok := reply(t, c)
 		require.True(t, ok)
 		require.True(t, r.OK, r.Error)
