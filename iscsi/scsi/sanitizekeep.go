@@ -17,6 +17,7 @@ const sanitizeVersion = 1
 // sanitizePlan is what a sanitize operation does and how far it has come, as it is kept over a restart.
 type sanitizePlan struct {
 	Version      int    `json:"version"`
+	Unit         string `json:"unit,omitempty"` // LUConfig.Identity: another's data is not what was to be gone
 	Operation    string `json:"operation"`
 	Pattern      []byte `json:"pattern,omitempty"` // of OVERWRITE
 	Passes       int    `json:"passes"`
@@ -52,7 +53,7 @@ func (l *LU) keepSanitize(p *sanitizePlan) error {
 		return l.cfg.Sanitizing.Save(nil)
 	}
 	kept := *p
-	kept.Version = sanitizeVersion
+	kept.Version, kept.Unit = sanitizeVersion, l.cfg.Identity
 	data, err := json.MarshalIndent(&kept, "", "  ")
 	if err != nil {
 		return err
@@ -83,12 +84,16 @@ func (l *LU) resumeSanitize() error {
 	if err != nil {
 		return fmt.Errorf("sanitize operation: not what was saved (remove the file to serve the data as it is): %w", err)
 	}
+	if p.Unit != "" && p.Unit != l.cfg.Identity {
+		return fmt.Errorf("sanitize operation: it was begun for %q, and this is %q: no two logical units may keep it in one file "+
+			"(if this is the same medium, remove the file and sanitize it again)", p.Unit, l.cfg.Identity)
+	}
 	s := l.newSanitize(p)
 	l.sanitizing.Store(s)
 	attrs := []any{"lun", l.cfg.Identity, "store", l.info.Name, "operation", p.Operation}
 	unable := l.readOnly() || p.Operation == planErase && !l.thin
 	if !p.Failed && !unable {
-		l.log.Info("sanitize goes on", attrs...)
+		l.log.Warn("sanitize goes on", attrs...)
 		go l.runSanitize(s)
 		return nil
 	}

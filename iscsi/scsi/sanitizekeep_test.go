@@ -183,3 +183,22 @@ func TestSanitizeStateMustBeKept(t *testing.T) {
 	_, err := scsi.NewLU(s, scsi.LUConfig{Sanitizing: &slate{err: errors.New("unreadable")}})
 	require.ErrorContains(t, err, "unreadable")
 }
+
+// Two logical units that keep it in the same file by mistake: the other one's data is not destroyed, and neither is served, for it is not known whose
+// operation it is.
+func TestSanitizeOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, k := restarted(t, memory(t, 1<<20), nil, scsi.LUConfig{Identity: "disks/0", Bandwidth: 1 << 10})
+		r.overwrite(0x80, 1, []byte{0}).good(t)
+		r.lu.Close()
+		other := memory(t, 1<<20)
+		data := pattern(1<<20, 7)
+		_, err := other.WriteAt(data, 0)
+		require.NoError(t, err)
+		_, err = scsi.NewLU(other, scsi.LUConfig{Identity: "disks/1", Sanitizing: &slate{data: k.kept()}})
+		require.ErrorContains(t, err, `begun for "disks/0", and this is "disks/1"`)
+		require.NotContains(t, err.Error(), "\n")
+		synctest.Wait()
+		require.True(t, bytes.Equal(data, contents(t, other, 0, 1<<20)))
+	})
+}
