@@ -5,7 +5,7 @@ mkdir -p /disks
 iserd_up --lun /disks/a.img,size=64MiB
 initiator_up
 rounds=150
-[ $FULL = 1 ] && rounds=1000
+[ $FULL = 1 ] && rounds=400
 acked() { [ $(wc -l </tmp/acks) -ge $1 ]; }
 for transport in iser tcp; do
 	iface=$transport
