@@ -20,6 +20,7 @@ var allowed = map[string][]string{
 	"rnic/verbs":            {"rnic"},
 	"iscsi":                 {},
 	"iscsi/datamovertest":   {"iscsi"},
+	"iscsi/portaltest":      {"iscsi", "iser", "rnic"},
 	"iscsi/tcp":             {"iscsi", "internal/sock"},
 	"iser":                  {"iscsi", "rnic"},
 	"iscsi/store":           {},

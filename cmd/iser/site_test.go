@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"goiwarp/cmd/internal/cli"
+	"goiwarp/iscsi"
+	"goiwarp/iscsi/portaltest"
 	"goiwarp/iscsi/scsi"
 	backing "goiwarp/iscsi/store"
 	"goiwarp/iscsi/target"
@@ -97,36 +98,18 @@ func newTestSite(t testing.TB, sizes ...int64) *testSite {
 	require.NoError(t, err)
 	s.tcp, s.iser = ln.Addr().String(), rdma.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { _ = srv.Serve(tcp.NewTarget(c, tcp.Config{}, nil), target.PortalInfo{}) })
-		}
-	})
-	wg.Go(func() {
-		for {
-			req, err := rdma.Accept(ctx)
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				if dm, err := iser.Accept(ctx, req, iser.Config{Domain: domain}); err == nil {
-					_ = srv.Serve(dm, target.PortalInfo{})
-				}
-			})
-		}
-	})
+	serve := func(dm iscsi.Datamover) { _ = srv.Serve(dm, target.PortalInfo{}) }
+	plain := func(c net.Conn) iscsi.Datamover { return tcp.NewTarget(c, tcp.Config{}, nil) }
+	waitTCP := portaltest.Streams(ln, plain, serve)
+	waitRDMA := portaltest.Requests(ctx, rdma, iser.Config{Domain: domain}, serve)
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, errors.Join(ln.Close(), rdma.Close()))
 		if err := srv.Shutdown(context.Background()); !errors.Is(err, target.ErrClosed) {
 			require.NoError(t, err)
 		}
-		wg.Wait()
+		waitTCP()
+		waitRDMA()
 		require.NoError(t, errors.Join(domain.Close(), far.Close()))
 	})
 	return s

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
+	"goiwarp/iscsi/portaltest"
 	"goiwarp/iscsi/scsi"
 	"goiwarp/iscsi/store"
 	"goiwarp/iscsi/target"
@@ -68,22 +68,15 @@ func newSite(t testing.TB, serve func(testing.TB, *site)) *site {
 	return s
 }
 
+func (s *site) serve(dm iscsi.Datamover) { _ = s.server.Serve(dm, target.PortalInfo{}) }
+
 func serveTCP(t testing.TB, s *site) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { _ = s.server.Serve(tcp.NewTarget(c, tcp.Config{}, nil), target.PortalInfo{}) })
-		}
-	})
+	wait := portaltest.Streams(ln, plainTarget, s.serve)
 	t.Cleanup(func() {
 		require.NoError(t, ln.Close())
-		wg.Wait()
+		wait()
 	})
 	s.addr, s.dialer = ln.Addr().String(), &tcp.Dialer{}
 }
@@ -97,24 +90,11 @@ func serveISER(t testing.TB, s *site) {
 	ln, err := far.Listen(context.Background(), "127.0.0.1:0", nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			req, err := ln.Accept(ctx)
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				if dm, err := iser.Accept(ctx, req, iser.Config{Domain: farDomain}); err == nil {
-					_ = s.server.Serve(dm, target.PortalInfo{})
-				}
-			})
-		}
-	})
+	wait := portaltest.Requests(ctx, ln, iser.Config{Domain: farDomain}, s.serve)
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, ln.Close())
-		wg.Wait()
+		wait()
 		require.NoError(t, nearDomain.Close(), "everything was given back: %+v", nearDomain.Stats())
 		require.NoError(t, farDomain.Close(), "everything was given back: %+v", farDomain.Stats())
 		require.NoError(t, near.Close())

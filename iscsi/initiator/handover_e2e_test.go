@@ -3,14 +3,13 @@ package initiator_test
 import (
 	"bytes"
 	"net"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
-	"goiwarp/iscsi/target"
+	"goiwarp/iscsi/portaltest"
 	"goiwarp/iscsi/tcp"
 	"goiwarp/iser"
 	"goiwarp/rnic/soft"
@@ -38,21 +37,15 @@ func serveHandover(t testing.TB, s *site) {
 	far := domain(t, "target")
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			h, err := iser.NewTargetHandover(c, nil, iser.HandoverConfig{Config: iser.Config{Domain: far}, Plain: plainTarget})
-			require.NoError(t, err)
-			wg.Go(func() { _ = s.server.Serve(h, target.PortalInfo{}) })
-		}
-	})
+	mover := func(c net.Conn) iscsi.Datamover {
+		h, err := iser.NewTargetHandover(c, nil, iser.HandoverConfig{Config: iser.Config{Domain: far}, Plain: plainTarget})
+		require.NoError(t, err)
+		return h
+	}
+	wait := portaltest.Streams(ln, mover, s.serve)
 	t.Cleanup(func() {
 		require.NoError(t, ln.Close())
-		wg.Wait()
+		wait()
 	})
 	s.addr = ln.Addr().String()
 	s.dialer = &iser.HandoverDialer{Config: iser.HandoverConfig{Config: iser.Config{Domain: domain(t, "initiator")}, Plain: plainInitiator}}

@@ -18,6 +18,7 @@ import (
 	"goiwarp/internal/faultproxy"
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
+	"goiwarp/iscsi/portaltest"
 	"goiwarp/iscsi/store"
 	"goiwarp/iscsi/tcp"
 	"goiwarp/iser"
@@ -33,24 +34,23 @@ type portal struct {
 	dialer iscsi.Dialer
 }
 
+// serving is what a portal does with its connections.
+func serving(s *Server) func(iscsi.Datamover) {
+	return func(dm iscsi.Datamover) { _ = s.Serve(dm, PortalInfo{}) }
+}
+
 // overTCP serves s over plain iSCSI.
 func overTCP(t *testing.T, s *Server) portal {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	pool := tcp.NewPool(64 << 20)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { _ = s.Serve(tcp.NewTarget(c, tcp.Config{Pool: pool, Memory: 1 << 20}, nil), PortalInfo{}) })
-		}
-	})
+	mover := func(c net.Conn) iscsi.Datamover {
+		return tcp.NewTarget(c, tcp.Config{Pool: pool, Memory: 1 << 20}, nil)
+	}
+	wait := portaltest.Streams(ln, mover, serving(s))
 	t.Cleanup(func() {
 		require.NoError(t, ln.Close())
-		wg.Wait()
+		wait()
 	})
 	return portal{addr: ln.Addr().String(), dialer: &tcp.Dialer{}}
 }
@@ -65,25 +65,11 @@ func overISER(t *testing.T, s *Server) portal {
 	ln, err := far.Listen(context.Background(), "127.0.0.1:0", nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			req, err := ln.Accept(ctx)
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				dm, err := iser.Accept(ctx, req, iser.Config{Domain: farDomain})
-				if err == nil {
-					_ = s.Serve(dm, PortalInfo{})
-				}
-			})
-		}
-	})
+	wait := portaltest.Requests(ctx, ln, iser.Config{Domain: farDomain}, serving(s))
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, ln.Close())
-		wg.Wait()
+		wait()
 		require.NoError(t, nearDomain.Close(), "everything was given back: %+v", nearDomain.Stats())
 		require.NoError(t, farDomain.Close(), "everything was given back: %+v", farDomain.Stats())
 		require.NoError(t, near.Close())

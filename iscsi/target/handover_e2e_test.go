@@ -2,12 +2,12 @@ package target
 
 import (
 	"net"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"goiwarp/iscsi"
+	"goiwarp/iscsi/portaltest"
 	"goiwarp/iscsi/tcp"
 	"goiwarp/iser"
 	"goiwarp/rnic/soft"
@@ -28,21 +28,15 @@ func softDomain(t testing.TB, name string, cfg iser.DomainConfig) *iser.Domain {
 
 // serveHandover serves s on ln in RFC 7145's order.
 func serveHandover(t *testing.T, s *Server, ln net.Listener, cfg iser.HandoverConfig) {
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			h, err := iser.NewTargetHandover(c, nil, cfg)
-			require.NoError(t, err)
-			wg.Go(func() { _ = s.Serve(h, PortalInfo{}) })
-		}
-	})
+	mover := func(c net.Conn) iscsi.Datamover {
+		h, err := iser.NewTargetHandover(c, nil, cfg)
+		require.NoError(t, err)
+		return h
+	}
+	wait := portaltest.Streams(ln, mover, serving(s))
 	t.Cleanup(func() {
 		require.NoError(t, ln.Close())
-		wg.Wait()
+		wait()
 	})
 }
 

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
+	"goiwarp/iscsi/portaltest"
 	"goiwarp/iscsi/scsi"
 	"goiwarp/iscsi/store"
 	"goiwarp/iscsi/target"
@@ -48,20 +49,7 @@ func serveDisk(name string) (addr string, end func() error, err error) {
 		return "", nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			req, err := ln.Accept(ctx)
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				if dm, err := iser.Accept(ctx, req, iser.Config{Domain: domain}); err == nil {
-					_ = server.Serve(dm, target.PortalInfo{})
-				}
-			})
-		}
-	})
+	wait := portaltest.Requests(ctx, ln, iser.Config{Domain: domain}, func(dm iscsi.Datamover) { _ = server.Serve(dm, target.PortalInfo{}) })
 	return ln.Addr().String(), func() error {
 		err := server.Shutdown(context.Background())
 		if errors.Is(err, target.ErrClosed) {
@@ -69,7 +57,7 @@ func serveDisk(name string) (addr string, end func() error, err error) {
 		}
 		cancel()
 		err = errors.Join(err, ln.Close())
-		wg.Wait()
+		wait()
 		return errors.Join(err, domain.Close(), far.Close())
 	}, nil
 }
