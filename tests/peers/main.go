@@ -13,13 +13,14 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"goiwarp/tests/driver"
 )
 
 type options struct {
@@ -132,19 +133,5 @@ func (o *options) need(ctx context.Context, program, pkg string) error {
 		}
 		return nil
 	}
-	if _, err := exec.LookPath(program); err == nil {
-		return nil
-	}
-	if !o.install {
-		return fmt.Errorf("%s is not installed (apt-get install %s, or -install)", program, pkg)
-	}
-	for _, args := range [][]string{{"update", "-qq"}, {"install", "-y", "-qq", "--no-install-recommends", pkg}} {
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1") // installed, not started
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	_, err := exec.LookPath(program)
-	return err
+	return driver.Need(ctx, program, pkg, o.install)
 }

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"goiwarp/tests/driver"
 )
 
 // Every peer serves these: one target for whoever comes, one that asks for CHAP, and one that can prove itself as well.
@@ -140,16 +142,6 @@ func (d *daemon) stop() error {
 	return nil
 }
 
-// freePort finds a port that nobody listens on, for programs that do not say which one they got.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
-
 // accepts waits for a listener.
 func accepts(addr string) func(*daemon) error {
 	return func(*daemon) error {
@@ -256,7 +248,7 @@ func startTgt(ctx context.Context, _, dir string) (p *peer, err error) {
 		return account(user, secret)
 	}
 	// The second one asks in discovery, too.
-	if p.guarded, err = freePort(); err != nil {
+	if p.guarded, err = driver.FreePort(); err != nil {
 		return p, err
 	}
 	if err := start(p.guarded); err != nil {
@@ -269,7 +261,7 @@ func startTgt(ctx context.Context, _, dir string) (p *peer, err error) {
 	if err != nil {
 		return p, err
 	}
-	if p.addr, err = freePort(); err != nil {
+	if p.addr, err = driver.FreePort(); err != nil {
 		return p, err
 	}
 	if err := start(p.addr); err != nil {
@@ -322,7 +314,7 @@ func startIstgt(ctx context.Context, _, dir string) (p *peer, err error) {
 		return p, err
 	}
 	start := func(name, discovery string) (addr string, err error) {
-		if addr, err = freePort(); err != nil {
+		if addr, err = driver.FreePort(); err != nil {
 			return "", err
 		}
 		at := filepath.Join(dir, name)

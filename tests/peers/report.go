@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
+
+	"goiwarp/tests/driver"
 )
 
 // report is a run's outcome.
@@ -85,16 +86,7 @@ const (
 
 // document writes the table.
 func (r *report) document() error {
-	b, err := os.ReadFile(docFile)
-	if err != nil {
-		return err
-	}
-	head, rest, ok := strings.Cut(string(b), docBegin)
-	_, tail, ok2 := strings.Cut(rest, docEnd)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s has no place for the table", docFile)
-	}
-	return os.WriteFile(docFile, []byte(head+docBegin+"\n"+r.table()+docEnd+tail), 0o644)
+	return driver.Replace(docFile, docBegin, docEnd, r.table())
 }
 
 func (r *report) table() string {

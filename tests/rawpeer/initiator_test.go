@@ -20,10 +20,7 @@ func TestInitiatorRead(t *testing.T) {
 	done := client(t, "read", url("iscsi", l.Addr().String()), "--offset", "512", "--length", "4096")
 	g := newTarget(t, tr, l)
 	g.send(g.login())
-	g.serve()
-	g.c.CloseWrite()
-	out, log, err := done()
-	require.NoError(t, err, log)
+	out := g.serveToEnd(t, done)
 	sameData(t, g.disk[512:][:4096], []byte(out))
 }
 
@@ -39,10 +36,7 @@ func TestInitiatorWrite(t *testing.T) {
 	g.digests = true
 	g.send(g.login())
 	g.hd, g.dd = true, true
-	g.serve()
-	g.c.CloseWrite()
-	_, log, err := done()
-	require.NoError(t, err, log)
+	g.serveToEnd(t, done)
 	sameData(t, data, g.disk[1024:][:len(data)])
 }
 
@@ -56,10 +50,7 @@ func TestInitiatorHandover(t *testing.T) {
 	g.send(g.login())
 	require.False(t, g.helloRequired)
 	g.startMPA()
-	g.serve()
-	g.c.CloseWrite()
-	out, log, err := done()
-	require.NoError(t, err, log)
+	out := g.serveToEnd(t, done)
 	sameData(t, g.disk[512:][:4096], []byte(out))
 }
 
@@ -77,10 +68,7 @@ func TestInitiatorHandoverHello(t *testing.T) {
 	require.True(t, g.helloRequired)
 	g.startMPA()
 	g.hello()
-	g.serve()
-	g.c.CloseWrite()
-	_, log, err := done()
-	require.NoError(t, err, log)
+	g.serveToEnd(t, done)
 	sameData(t, data, g.disk[1024:][:len(data)])
 }
 
@@ -103,10 +91,7 @@ func TestInitiatorRevision1(t *testing.T) {
 	g.write(m)
 	g.s = &stream{wire: g.wire}
 	g.hello()
-	g.serve()
-	g.c.CloseWrite()
-	_, log, err := done()
-	require.NoError(t, err, log)
+	g.serveToEnd(t, done)
 	sameData(t, data, g.disk[:len(data)])
 }
 
@@ -119,10 +104,7 @@ func TestInitiatorInvalidated(t *testing.T) {
 	g.rdma, g.invalidates = true, true
 	g.send(g.login())
 	g.startMPA()
-	g.serve()
-	g.c.CloseWrite()
-	out, log, err := done()
-	require.NoError(t, err, log)
+	out := g.serveToEnd(t, done)
 	sameData(t, g.disk[512:][:4096], []byte(out))
 }
 
@@ -137,10 +119,7 @@ func TestInitiatorHandoverOctets(t *testing.T) {
 	g.send(g.login())
 	g.startMPA()
 	g.hello()
-	g.serve()
-	g.c.CloseWrite()
-	out, log, err := done()
-	require.NoError(t, err, log)
+	out := g.serveToEnd(t, done)
 	sameData(t, g.disk[:512], []byte(out))
 }
 
@@ -319,10 +298,7 @@ func TestInitiatorFallsBack(t *testing.T) {
 	done := client(t, "read", "--handover=fallback", url("iser", l.Addr().String()), "--length", "512")
 	g := newTarget(t, tr, l)
 	g.send(g.login())
-	g.serve()
-	g.c.CloseWrite()
-	out, log, err := done()
-	require.NoError(t, err, log)
+	out := g.serveToEnd(t, done)
 	sameData(t, g.disk[:512], []byte(out))
 }
 

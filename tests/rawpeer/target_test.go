@@ -217,6 +217,16 @@ func (g *target) request() (*pdu, []byte) {
 	return p, m.payload[:28]
 }
 
+// serveToEnd serves iser until it has logged out, closes the connection, and returns what iser wrote; it has to end well.
+func (g *target) serveToEnd(t *testing.T, done func() (stdout, stderr string, err error)) string {
+	t.Helper()
+	g.serve()
+	g.c.CloseWrite()
+	out, log, err := done()
+	require.NoError(t, err, log)
+	return out
+}
+
 // serve answers the initiator until it has logged out.
 func (g *target) serve() {
 	g.t.Helper()

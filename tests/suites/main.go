@@ -14,11 +14,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
+
+	"goiwarp/tests/driver"
 )
 
 type options struct {
@@ -70,11 +70,11 @@ func (o *options) run(ctx context.Context) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := o.need(ctx, "iscsi-test-cu", "libiscsi-bin"); err != nil {
+	if err := driver.Need(ctx, "iscsi-test-cu", "libiscsi-bin", o.install); err != nil {
 		return false, err
 	}
 	if o.peer == "tgt" {
-		if err := o.need(ctx, "tgtd", "tgt"); err != nil {
+		if err := driver.Need(ctx, "tgtd", "tgt", o.install); err != nil {
 			return false, err
 		}
 	}
@@ -94,23 +94,4 @@ func (o *options) run(ctx context.Context) (ok bool, err error) {
 		}
 	}
 	return r.failed == 0 || o.peer != "iserd", nil
-}
-
-// need looks for a program, and installs its package if that is allowed.
-func (o *options) need(ctx context.Context, program, pkg string) error {
-	if _, err := exec.LookPath(program); err == nil {
-		return nil
-	}
-	if !o.install {
-		return fmt.Errorf("%s is not installed (apt-get install %s, or -install)", program, pkg)
-	}
-	for _, args := range [][]string{{"update", "-qq"}, {"install", "-y", "-qq", "--no-install-recommends", pkg}} {
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	_, err := exec.LookPath(program)
-	return err
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"goiwarp/tests/driver"
 )
 
 // rule is a line of skips.txt or faults.txt.
@@ -195,15 +197,6 @@ const (
 )
 
 func document(order []string, ours, theirs map[string]count) error {
-	b, err := os.ReadFile(docFile)
-	if err != nil {
-		return err
-	}
-	head, rest, ok := strings.Cut(string(b), docBegin)
-	_, tail, ok2 := strings.Cut(rest, docEnd)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s has no place for the table", docFile)
-	}
 	var t strings.Builder
 	t.WriteString("```text\n")
 	fmt.Fprintf(&t, "%-33s %29s   %24s\n", "", "iserd", "tgt 1.0.85")
@@ -239,5 +232,5 @@ func document(order []string, ours, theirs map[string]count) error {
 		}
 		t.WriteString("\n")
 	}
-	return os.WriteFile(docFile, []byte(head+docBegin+"\n"+t.String()+docEnd+tail), 0o644)
+	return driver.Replace(docFile, docBegin, docEnd, t.String())
 }

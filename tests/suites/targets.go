@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"goiwarp/tests/driver"
 )
 
 const targetName = "iqn.2026-11.com.example:suite"
@@ -120,7 +121,7 @@ func startTgt(ctx context.Context, p profile) (t *tgt, err error) {
 	}
 	args := []string{"-f", "-C", t.control}
 	for range p.portals {
-		addr, err := freePort()
+		addr, err := driver.FreePort()
 		if err != nil {
 			return t, err
 		}
@@ -146,16 +147,6 @@ func startTgt(ctx context.Context, p profile) (t *tgt, err error) {
 		}
 	}
 	return t, nil
-}
-
-// freePort finds a port that nobody listens on, since tgtd does not say which one it got.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // ready waits until tgtd answers its control socket.
