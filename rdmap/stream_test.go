@@ -218,10 +218,12 @@ func TestBothDirectionsLoaded(t *testing.T) { // no deadlock, whatever the buffe
 			inBubble(t, func(t *testing.T) {
 				ca, cb := memLink(t, 700, 1460, l.opts)
 				a, b := pairOver(t, ca, cb, Config{Depth: 1000})
+				for _, x := range []*side{a, b} { // before the first Read, which may come to read either's
+					x.expect(900000, 4, 10)
+					pattern(x.mem[:200000], 3)
+				}
 				for _, p := range [][2]*side{{a, b}, {b, a}} {
 					x, y := p[0], p[1]
-					y.expect(900000, 4, 10)
-					pattern(x.mem[:200000], 3)
 					for range 10 {
 						x.post(
 							&Op{Code: Write, Segs: []Seg{x.seg(0, 200000)}, RemoteSTag: y.region.STag(), RemoteTO: y.to(200000)},
