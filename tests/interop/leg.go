@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,6 +25,7 @@ type leg struct {
 	long     bool      // with -full, or named, only
 	reset    bool      // the guest resets itself once, and is booted again
 	disk     bool      // wants a disk that outlives the guest
+	memory   int       // of the guest, in MiB; 0 is 768
 	also     []setting // what -full runs it in besides the first setting
 	boots    int       // boots that did not come to the leg
 	setting
@@ -64,7 +67,7 @@ var (
 // and fail, and ends with finish; what it wants in the guest is named in guest/packages (programs) or guest/make.sh (modules).
 var table = []leg{
 	{name: "initiator", programs: []string{"cmd/iserd"}, also: []setting{plainJumbo, p2p, rev1}},
-	{name: "lio", programs: []string{"cmd/iser", "tests/interop/peer"}, also: []setting{plain, crcJumbo, p2p}},
+	{name: "lio", programs: []string{"cmd/iser", "tests/interop/peer"}, memory: 1536, also: []setting{plain, crcJumbo, p2p}},
 	{name: "libiscsi", programs: []string{"cmd/iserd"}, also: []setting{plainJumbo, p2p}},
 	{name: "kill", programs: []string{"cmd/iserd", "tests/interop/peer"}},
 	{name: "reset", programs: []string{"cmd/iserd", "tests/interop/peer"}, disk: true, reset: true},
@@ -168,7 +171,7 @@ func boot(ctx context.Context, l leg, guest, dir string) (time.Duration, error) 
 	}
 	defer console.Close()
 	args := []string{
-		"-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm", "-smp", "2", "-m", "768",
+		"-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm", "-smp", "2", "-m", strconv.Itoa(cmp.Or(l.memory, 768)),
 		"-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio",
 		"-kernel", filepath.Join(guest, "vmlinuz"), "-initrd", filepath.Join(guest, "initramfs.cpio.zst"),
 		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off nokaslr random.trust_cpu=on tsc=reliable rdinit=/init",

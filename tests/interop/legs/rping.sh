@@ -26,6 +26,7 @@ killed_client() { # NAME SERVER... -- CLIENT...: the server serves on after a cl
 	"${server[@]}" >/tmp/server.log 2>&1 &
 	local pid=$!
 	await 60 "$name: the server to listen" listens 7174 || return
+	rm -f /tmp/client.out # the one before has pings in it
 	"$@" -v >/tmp/client.out 2>&1 &
 	dead=$!
 	await 60 "$name: pings under way" [ -s /tmp/client.out ]
@@ -45,6 +46,7 @@ killed_server() { # NAME SERVER... -- CLIENT...: the client ends, with an error
 	"${server[@]}" >/tmp/server.log 2>&1 &
 	local pid=$!
 	await 60 "$name: the server to listen" listens 7174 || return
+	rm -f /tmp/client.out
 	timeout 60 "$@" -v >/tmp/client.out 2>/tmp/client.err &
 	local client=$!
 	await 60 "$name: pings under way" [ -s /tmp/client.out ]
