@@ -110,15 +110,22 @@ func (b *bucket) wait() time.Duration {
 // Limiter bounds the logical unit's rate. Who runs its commands asks it before those for which Plan.Limited is set.
 func (l *LU) Limiter() *Limiter { return &l.limiter }
 
-// pace waits until the Limiter lets so many octets pass, for what the logical unit moves without a command for each piece.
+// courtesy is how much longer than it must a piece of background work waits for the Limiter, once.
+const courtesy = time.Millisecond
+
+// pace waits until the Limiter lets so many octets pass, for what the logical unit moves without a command for each piece. Where a command
+// waits for the same moment the command goes first, and the piece before the next: neither starves.
 func (l *LU) pace(ctx context.Context, octets int64) error {
 	if !l.limiter.Limits() {
 		return nil
 	}
-	for {
+	for turn := 0; ; turn++ {
 		wait := l.limiter.Take(octets)
 		if wait == 0 {
 			return nil
+		}
+		if turn%2 == 0 {
+			wait += courtesy
 		}
 		timer := time.NewTimer(wait)
 		select {

@@ -72,3 +72,28 @@ func TestPlanLimited(t *testing.T) {
 	require.NoError(t, r.lu.Limiter().Set(0, 0))
 	require.False(t, plan(scsi.Read(0, 1, 0)))
 }
+
+// TestLimitedBesideBackground: while the logical unit itself moves data as fast as its limits allow, commands get every other turn, and those
+// that are refused meanwhile do not wait for one.
+func TestLimitedBesideBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := memoryRig(t, 8<<20, scsi.LUConfig{Bandwidth: 1 << 20})
+		r.overwrite(0x80, 1, []byte{0xa5}).good(t) // 64 pieces of 128 KiB
+		synctest.Wait()
+		read := scsi.Read(0, 1, 0)
+		require.False(t, r.dev.Plan(0, read[:]).Limited)
+		begun := time.Now()
+		for range 20 {
+			for {
+				wait := r.lu.Limiter().Take(512)
+				if wait == 0 {
+					break
+				}
+				time.Sleep(wait)
+			}
+		}
+		require.Less(t, time.Since(begun), 23*128*time.Second/1024)
+		require.False(t, r.dev.Plan(0, read[:]).Limited, "it has not ended")
+		r.lu.Close()
+	})
+}

@@ -375,7 +375,10 @@ func (l *LU) Plan(cdb []byte) Plan {
 		return Plan{}
 	}
 	p := Plan{Blocks: c.flags&medium != 0 && l.info.Blocks || c.flags&waits != 0}
-	p.Limited = c.flags&medium != 0 && c.rule.medium && l.limiter.Limits()
+	if c.flags&medium != 0 && c.rule.medium && l.limiter.Limits() {
+		s := l.sanitizing.Load()
+		p.Limited = s == nil || s.lets(c) // what will be refused waits for nothing
+	}
 	if c.plan != nil {
 		p.DataIn, p.DataOut = c.plan(l, cdb)
 	}
