@@ -43,7 +43,7 @@ var errLost = errors.New("target: connection lost, the command will be executed 
 // recoverable tells that the connection's tasks are kept when it is closed. c.mu is held.
 func (c *conn) recoverable() bool {
 	return c.sess != nil && !c.ending && !c.keepNothing && c.params.ErrorRecoveryLevel == 2 && c.params.DefaultTime2Retain > 0 &&
-		(!c.logout || c.rec.forRecovery) && !c.rec.refused
+		(!c.logout || c.rec.forRecovery) && !c.rec.refused && !c.srv.stopping.Load()
 }
 
 // endTasks aborts the tasks of a connection that is closed, or keeps them. c.mu is held.

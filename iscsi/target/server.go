@@ -28,6 +28,7 @@ type Server struct {
 	guard     guard
 
 	commands atomic.Int64 // in progress, of all sessions, while Limits.Commands bounds them
+	stopping atomic.Bool  // nothing of a lost connection is kept any more
 
 	work sync.WaitGroup // goroutines besides Serve's: task management
 
@@ -219,6 +220,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.connections(nil) {
 		c.askLogout(ErrClosed)
 	}
+	s.stopping.Store(true) // first: connections are lost at any time
 	s.expireAll()
 	var errs []error
 	grace := time.NewTimer(s.live.Load().LogoutWait)
