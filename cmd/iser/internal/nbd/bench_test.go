@@ -13,10 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 // roleVar names the part that a process plays which BenchmarkAddedLatency has started of itself: "ROLE ARGUMENT".
@@ -92,7 +90,6 @@ func playSocket(path string, serve func(context.Context, net.Listener) error) er
 func start(b *testing.B, role string) string {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVar+"="+role)
-
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(b, err)
@@ -126,23 +123,6 @@ func blocking(b *testing.B, path string) *os.File {
 	return f
 }
 
-// whole moves all of b, as a thread does that is not Go's: the scheduler hears nothing of its waiting.
-func whole(call uintptr, fd int, b []byte) error {
-	for len(b) > 0 {
-		n, _, errno := unix.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		switch {
-		case errno == unix.EINTR:
-		case errno != 0:
-			return errno
-		case n == 0:
-			return io.ErrUnexpectedEOF
-		default:
-			b = b[n:]
-		}
-	}
-	return nil
-}
-
 // BenchmarkAddedLatency measures reads of 4 KiB, one at a time, by NBD and by the library's call, in turns of one run: ratio is the median of the
 // first over that of the second. Target, server and client are processes of their own, as they are in use, and the client's thread waits in the
 // kernel, as qemu's and fio's do. Beside them it measures the bare socket: as many octets there and back, with nothing done. No server between can
@@ -161,13 +141,7 @@ func BenchmarkAddedLatency(b *testing.B) {
 	defer buf.Release()
 	ask, answer := appendRequest(nil, CmdRead, 0, 1, 8192, 4096, nil), make([]byte, simpleReplyLen+4096)
 	through := func(f *os.File) func() error {
-		fd := int(f.Fd())
-		return func() error {
-			if err := whole(unix.SYS_WRITE, fd, ask); err != nil {
-				return err
-			}
-			return whole(unix.SYS_READ, fd, answer)
-		}
+		return func() error { return exchange(f, ask, answer) }
 	}
 	byCall, byNBD, bySocket := func() error { return d.ReadBuf(b.Context(), 16, 8, buf) }, through(nbdEnd), through(echoEnd)
 	const turn = 64
