@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"goiwarp/internal/sock"
 )
 
 // socketKinds are all implementations of Socket. Each has to behave in the same way.
@@ -21,6 +23,11 @@ var socketKinds = []struct {
 }{
 	{"mem", func(testing.TB) (Socket, Socket) { a, b := MemPipe(64 << 10); return a, b }, true, true},
 	{"tcp", tcpPair, true, true},
+	{"polled", func(t testing.TB) (Socket, Socket) { // on Linux; the same as tcp elsewhere
+		a, b := tcpConns(t)
+		p := sock.NewPoller(time.Millisecond)
+		return NewSocket(p.Lead(a)), NewSocket(p.Lead(b))
+	}, true, true},
 	{"conn", func(t testing.TB) (Socket, Socket) {
 		a, b := tcpConns(t)
 		return NewConnSocket(a), NewConnSocket(b)

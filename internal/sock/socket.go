@@ -45,9 +45,12 @@ type Scatter interface {
 	Release(n int)
 }
 
-// NewSocket returns a Socket on c: non-blocking and vectored if it is a TCP or a Unix connection, else NewConnSocket.
+// NewSocket returns a Socket on c: c's own if c has a method Socket, a non-blocking and vectored one if it is a TCP or a Unix connection,
+// else NewConnSocket.
 func NewSocket(c net.Conn) Socket {
 	switch c := c.(type) {
+	case interface{ Socket() Socket }:
+		return c.Socket()
 	case *net.TCPConn:
 		return NewTCPSocket(c)
 	case *net.UnixConn:

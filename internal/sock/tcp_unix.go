@@ -57,10 +57,14 @@ func NewTCPSocket(c *net.TCPConn) Socket {
 	return newStreamSocket(c, raw)
 }
 
-// streamConn is what a tcpSocket needs of its connection, which is a TCP or a Unix one.
+// streamConn is what a tcpSocket needs of its connection besides the descriptor.
 type streamConn interface {
-	net.Conn
 	CloseWrite() error
+	Close() error
+	SetReadDeadline(t time.Time) error
+	SetWriteDeadline(t time.Time) error
+	LocalAddr() net.Addr
+	RemoteAddr() net.Addr
 }
 
 // newUnixSocket returns a Socket on c, which it owns from then on.

@@ -82,6 +82,8 @@ type Dialer struct {
 	Config Config
 	// Net dials; its keepalive settings are replaced as Config.DeadPeer says.
 	Net net.Dialer
+	// Wrap, if not nil, gives the connection to use for the one that was dialled.
+	Wrap func(net.Conn) net.Conn
 }
 
 var _ iscsi.Dialer = (*Dialer)(nil)
@@ -91,6 +93,10 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (iscsi.Datamover, error)
 	conn, err := d.Net.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
+	}
+	if d.Wrap != nil {
+		tune(conn, d.Config.withDefaults().DeadPeer) // it can no more when it is wrapped
+		conn = d.Wrap(conn)
 	}
 	return NewInitiator(conn, d.Config), nil
 }

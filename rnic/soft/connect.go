@@ -29,7 +29,7 @@ type connector struct {
 }
 
 func (d *Device) newConnector(c net.Conn, opts *rnic.LinkOptions) (rnic.Connector, error) {
-	k := &connector{dev: d, conn: c, sock: socketOf(c), opts: opts}
+	k := &connector{dev: d, conn: c, sock: mpa.NewSocket(c), opts: opts}
 	if err := d.track(k); err != nil {
 		k.sock.Close()
 		return nil, err
@@ -180,7 +180,7 @@ func (d *Device) UpgradeRequest(ctx context.Context, conn net.Conn, read []byte,
 }
 
 func (d *Device) newRequest(ctx context.Context, conn net.Conn, read []byte, opts *rnic.LinkOptions) (*request, error) {
-	r := &request{dev: d, conn: conn, sock: socketOf(conn), opts: opts}
+	r := &request{dev: d, conn: conn, sock: mpa.NewSocket(conn), opts: opts}
 	var err error
 	if r.req, err = mpa.ReadRequest(ctx, r.sock, read, mpaOptions(opts)); err != nil {
 		return nil, fmt.Errorf("soft: request from %v: %w", conn.RemoteAddr(), err)

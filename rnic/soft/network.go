@@ -9,16 +9,12 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
+	"goiwarp/internal/sock"
 	"goiwarp/mpa"
 )
 
-// Network makes and takes the connections under a device. A net.Conn that has a method
-//
-//	Socket() mpa.Socket
-//
-// gives its own stream; on any other connection mpa.NewSocket makes one.
+// Network makes and takes the connections under a device, which mpa.NewSocket makes streams of.
 type Network interface {
 	Dial(ctx context.Context, addr string) (net.Conn, error)
 	Listen(ctx context.Context, addr string) (net.Listener, error)
@@ -59,14 +55,6 @@ func networkError(what string, err error) error {
 		return fmt.Errorf("soft: %w", err)
 	}
 	return fmt.Errorf("soft: %s: %w", what, err)
-}
-
-// socketOf gives the stream under a connection.
-func socketOf(c net.Conn) mpa.Socket {
-	if s, ok := c.(interface{ Socket() mpa.Socket }); ok {
-		return s.Socket()
-	}
-	return mpa.NewSocket(c)
 }
 
 // MemNetwork is a network in memory. It waits on channels only, so that tests can run it in the
@@ -144,8 +132,8 @@ func (n *MemNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	a, b := mpa.MemPipe(n.cfg.Buffer)
 	a.SetEMSS(n.cfg.EMSS)
 	b.SetEMSS(n.cfg.EMSS)
-	client := &memConn{MemSocket: a, local: from, remote: l.addr}
-	server := &memConn{MemSocket: b, local: l.addr, remote: from}
+	client := &memConn{Conn: sock.NewConn(a), local: from, remote: l.addr}
+	server := &memConn{Conn: sock.NewConn(b), local: l.addr, remote: from}
 	select {
 	case <-l.closed:
 		return nil, refused
@@ -209,37 +197,8 @@ func (l *memListener) Close() error {
 
 // memConn is a connection of a MemNetwork as a net.Conn.
 type memConn struct {
-	*mpa.MemSocket
+	*sock.Conn
 	local, remote memAddr
-}
-
-// Socket hands out the stream itself, for MPA.
-func (c *memConn) Socket() mpa.Socket { return c.MemSocket }
-
-func (c *memConn) Read(b []byte) (int, error) {
-	if len(b) == 0 {
-		return 0, nil
-	}
-	return c.MemSocket.Read(&mpa.SliceScatter{B: b})
-}
-
-func (c *memConn) Write(b []byte) (int, error) {
-	total := 0
-	for total < len(b) {
-		n, err := c.MemSocket.Write([][]byte{b[total:]})
-		total += n
-		if err != nil {
-			return total, err
-		}
-	}
-	return total, nil
-}
-
-func (c *memConn) SetDeadline(t time.Time) error {
-	if err := c.SetReadDeadline(t); err != nil {
-		return err
-	}
-	return c.SetWriteDeadline(t)
 }
 
 func (c *memConn) LocalAddr() net.Addr  { return c.local }
