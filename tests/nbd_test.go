@@ -176,7 +176,7 @@ func TestServeNBDSockets(t *testing.T) {
 	require.Equal(t, 1, r.status)
 	require.Contains(t, r.stderr, "something else than a socket")
 	require.FileExists(t, path)
-	for _, args := range [][]string{{}, {"--socket", path, "--listen", ":0"}, {"--socket", path, "--replacement-timeout", "0s"}, {"--socket", path, "--max-connections", "0"}} {
+	for _, args := range [][]string{{}, {"--socket", path, "--listen", ":0"}, {"--socket", path, "--replacement-timeout", "0s"}, {"--socket", path, "--max-connections", "0"}, {"--socket", path, "--poll", "-1us"}, {"--socket", path, "--poll", "1s"}} {
 		r = run(t, nil, program(t, "iser"), append([]string{"serve-nbd", d.url("iser", "0")}, args...)...)
 		require.Equal(t, 2, r.status, args)
 		require.Equal(t, 1, strings.Count(r.stderr, "\n"), r.stderr)

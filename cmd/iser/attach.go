@@ -59,7 +59,7 @@ It needs root, and the nbd driver: 'modprobe nbd'.`,
 		},
 	}
 	f := cmd.Flags()
-	o.flags(f)
+	o.flags(f, 0)
 	o.memory.N = 8 << 20
 	f.BoolVar(&o.persist, "persist", false, "leave the device attached when the tool ends, for the next 'iser attach' to serve")
 	f.IntVar(&o.connections, "connections", 4, "connections between the kernel and the tool: one for each CPU that is to send requests")

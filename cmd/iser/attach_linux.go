@@ -76,7 +76,7 @@ func (o *attachOptions) run(cmd *cobra.Command, c *connectOptions, args []string
 	if err := a.suits(); err != nil {
 		return err
 	}
-	a.server, err = nbd.New(a.disk.disk, a.disk.export, nbd.Config{Memory: int(o.memory.N), Prepare: o.connections, Log: log})
+	a.server, err = nbd.New(a.disk.disk, a.disk.export, nbd.Config{Memory: int(o.memory.N), Prepare: o.connections, Poller: a.disk.fabric.poller, Log: log})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"goiwarp/cmd/internal/cli"
 	"goiwarp/cmd/internal/rdma"
+	"goiwarp/internal/sock"
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
 	"goiwarp/iscsi/tcp"
@@ -60,10 +61,14 @@ type fabric struct {
 	domain *iser.Domain
 	chap   iscsi.CHAPInitiatorConfig
 	isid   [6]byte // of the first session; zero: random ones
+	poller *sock.Poller
 	logins atomic.Uint32
 }
 
-func (o *connectOptions) open() (*fabric, error) {
+func (o *connectOptions) open() (*fabric, error) { return o.openPolled(0) }
+
+// openPolled is open with connections whose readers poll for up to limit before they sleep.
+func (o *connectOptions) openPolled(limit time.Duration) (*fabric, error) {
 	log, err := cli.Logger(os.Stderr, o.logLevel)
 	if err != nil {
 		return nil, err
@@ -94,14 +99,18 @@ func (o *connectOptions) open() (*fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := o.rnic.Open(log)
+	if !o.rnic.Soft() || o.handover.mode != "" {
+		limit = 0 // somebody else makes the connections
+	}
+	poller := sock.NewPoller(limit)
+	dev, err := o.rnic.OpenPolled(log, poller)
 	if err != nil {
 		return nil, err
 	}
 	if err := o.checkHandover(dev); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	f := &fabric{opts: o, log: log, dev: dev, chap: chap, isid: isid}
+	f := &fabric{opts: o, log: log, dev: dev, chap: chap, isid: isid, poller: poller}
 	if f.domain, err = iser.NewDomain(f.dev, iser.DomainConfig{Log: log}); err != nil {
 		return nil, errors.Join(err, f.dev.Close())
 	}
@@ -113,7 +122,7 @@ func (f *fabric) Close() error { return errors.Join(f.domain.Close(), f.dev.Clos
 
 func (f *fabric) dialer(transport string) iscsi.Dialer {
 	if transport == "iscsi" {
-		return &tcp.Dialer{Config: tcp.Config{Log: f.log}}
+		return &tcp.Dialer{Config: tcp.Config{Log: f.log}, Wrap: f.poller.Lead}
 	}
 	if f.opts.handover.mode != "" {
 		return f.handover()

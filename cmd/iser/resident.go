@@ -18,17 +18,26 @@ type residentOptions struct {
 	lastingOptions
 	sizeCheck time.Duration
 	readOnly  bool
+	poll      time.Duration
 }
 
-func (o *residentOptions) flags(f *pflag.FlagSet) {
+// flags adds the flags; poll is the default of --poll.
+func (o *residentOptions) flags(f *pflag.FlagSet, poll time.Duration) {
 	o.lastingOptions.flags(f)
 	f.DurationVar(&o.sizeCheck, "size-check", 10*time.Second, "how often to ask whether the disk has another size; 0: never")
+	f.DurationVar(&o.poll, "poll", poll, "how long to poll for requests and answers before sleeping, as long as they come faster than that; 0: never")
 	f.BoolVar(&o.readOnly, "read-only", false, "refuse writes")
 }
+
+// maxPoll bounds --poll: polling for longer saves nothing that could be noticed.
+const maxPoll = 100 * time.Millisecond
 
 func (o *residentOptions) check() error {
 	if o.sizeCheck < 0 {
 		return cli.Usagef("--size-check %v: want 0 or more", o.sizeCheck)
+	}
+	if o.poll < 0 || o.poll > maxPoll {
+		return cli.Usagef("--poll %v: want 0 to %v", o.poll, maxPoll)
 	}
 	return o.lastingOptions.check()
 }
@@ -54,7 +63,7 @@ func (c *connectOptions) openResident(ctx context.Context, url string, o *reside
 	if err != nil {
 		return nil, err
 	}
-	f, err := c.open()
+	f, err := c.openPolled(o.poll)
 	if err != nil {
 		return nil, err
 	}

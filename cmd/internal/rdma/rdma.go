@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"goiwarp/cmd/internal/cli"
+	"goiwarp/internal/sock"
 	"goiwarp/rnic"
 	"goiwarp/rnic/soft"
 	"goiwarp/rnic/verbs"
@@ -53,6 +54,9 @@ func (o *Options) Link() *rnic.LinkOptions {
 	return link
 }
 
+// Soft tells whether the device is the one in software.
+func (o *Options) Soft() bool { return o.RNIC == "soft" }
+
 // parse splits the device's name.
 func (o *Options) parse() (provider, name string, err error) {
 	provider, name, named := strings.Cut(o.RNIC, ":")
@@ -64,13 +68,16 @@ func (o *Options) parse() (provider, name string, err error) {
 }
 
 // Open opens the device.
-func (o *Options) Open(log *slog.Logger) (rnic.Device, error) {
+func (o *Options) Open(log *slog.Logger) (rnic.Device, error) { return o.OpenPolled(log, nil) }
+
+// OpenPolled opens the device. The connections that one in software makes are led by poller, if that is not nil.
+func (o *Options) OpenPolled(log *slog.Logger, poller *sock.Poller) (rnic.Device, error) {
 	provider, name, err := o.parse()
 	if err != nil {
 		return nil, err
 	}
 	if provider == "soft" {
-		return soft.New(soft.Config{Log: log}), nil
+		return soft.New(soft.Config{Log: log, Network: Polled(poller)}), nil
 	}
 	dev, err := verbs.Open(verbs.Config{Name: name, Log: log})
 	if err != nil {

@@ -246,6 +246,7 @@ func newSession(t testing.TB, d *ram, x Export, cfg Config) *session {
 }
 
 func newAgreed(t testing.TB, d *ram, x Export, cfg Config, agreed agreement) *session {
+	cfg.Poller = polling
 	s, err := New(d, x, cfg)
 	require.NoError(t, err)
 	near, far := pair(t, "unix")

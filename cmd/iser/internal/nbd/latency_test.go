@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"goiwarp/cmd/internal/rdma"
+	"goiwarp/internal/sock"
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
 	"goiwarp/iscsi/portaltest"
@@ -63,8 +65,8 @@ func serveDisk(name string) (addr string, end func() error, err error) {
 }
 
 // openDisk opens the disk of serveDisk. The function that it returns closes it.
-func openDisk(addr string) (*initiator.Disk, func() error, error) {
-	near := soft.New(soft.Config{Name: "initiator"})
+func openDisk(addr string, poller *sock.Poller) (*initiator.Disk, func() error, error) {
+	near := soft.New(soft.Config{Name: "initiator", Network: rdma.Polled(poller)})
 	domain, err := iser.NewDomain(near, iser.DomainConfig{})
 	if err != nil {
 		return nil, nil, err
@@ -82,7 +84,7 @@ func openDisk(addr string) (*initiator.Disk, func() error, error) {
 func overISER(t testing.TB) *initiator.Disk {
 	addr, end, err := serveDisk("target")
 	require.NoError(t, err)
-	d, closeDisk, err := openDisk(addr)
+	d, closeDisk, err := openDisk(addr, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, closeDisk())

@@ -112,15 +112,28 @@ func (s *shelf) take() *piece {
 // largest is the longest payload that the pool can carry, in octets.
 func (p *pool) largest() int { return min(p.large.most*p.large.size, MaxRequest) }
 
-// take waits for a task, and memory for n octets of payload. It is nil when the pool was shut, and err when there is no memory to grow by.
-func (p *pool) take(n int) (*task, error) {
-	s, want := &p.small, 0
+// pieces is what carries n octets: how many pieces of which shelf.
+func (p *pool) pieces(n int) (*shelf, int) {
 	switch {
 	case n > p.small.size:
-		s, want = &p.large, (n+p.large.size-1)/p.large.size
+		return &p.large, (n + p.large.size - 1) / p.large.size
 	case n > 0:
-		want = 1
+		return &p.small, 1
 	}
+	return &p.small, 0
+}
+
+// has tells whether take would not wait. It stays so until the next take.
+func (p *pool) has(n int) bool {
+	s, want := p.pieces(n)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.tasks != nil && want <= s.idle+s.most-s.made
+}
+
+// take waits for a task, and memory for n octets of payload. It is nil when the pool was shut, and err when there is no memory to grow by.
+func (p *pool) take(n int) (*task, error) {
+	s, want := p.pieces(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -28,6 +29,10 @@ type input struct {
 
 // Acquire implements sock.Scatter.
 func (in *input) Acquire() ([][]byte, error) {
+	if in.from == in.to || in.to == len(in.buf) {
+		in.to = copy(in.buf[:], in.buf[in.from:in.to])
+		in.from = 0
+	}
 	if len(in.dst) == 0 {
 		in.list[0] = in.buf[in.to:]
 		return in.list[:1], nil
@@ -61,6 +66,9 @@ func (in *input) next(n int) ([]byte, error) {
 	in.from += n
 	return b, nil
 }
+
+// ahead is what was read and not used.
+func (in *input) ahead() []byte { return in.buf[in.from:in.to] }
 
 // fill reads len(b) octets into b.
 func (in *input) fill(b []byte) error {
@@ -98,6 +106,9 @@ func (in *input) skip(n int) error {
 type transmission struct {
 	s      *Server
 	sock   sock.Socket
+	guest  *sock.Guest // sock, if a poller visits it
+	over   bool        // a visit has met the connection's end, which is end
+	end    error
 	in     input
 	pool   *pool
 	agreed agreement
@@ -107,9 +118,14 @@ type transmission struct {
 	out output
 }
 
-func newTransmission(s *Server, so sock.Socket, p *pool, agreed agreement) *transmission {
-	t := &transmission{s: s, sock: so, pool: p, agreed: agreed, ctx: context.Background()}
-	t.in.s = so
+func newTransmission(s *Server, c net.Conn, p *pool, agreed agreement) *transmission {
+	t := &transmission{s: s, pool: p, agreed: agreed, ctx: context.Background()}
+	if t.guest = s.cfg.Poller.Join(c, t); t.guest != nil {
+		t.sock = t.guest
+	} else {
+		t.sock = sock.NewSocket(c)
+	}
+	t.in.s = t.sock
 	t.out.init(t)
 	return t
 }
@@ -125,6 +141,9 @@ func (t *transmission) run(ctx context.Context) error {
 	writer.Go(t.out.run)
 	err := t.serve()
 	stop()
+	if t.guest != nil {
+		t.guest.Leave()
+	}
 	if ctx.Err() != nil {
 		err = nil // what was not taken was not answered either
 	}
@@ -142,6 +161,9 @@ func (t *transmission) run(ctx context.Context) error {
 // serve reads requests until the client says goodbye.
 func (t *transmission) serve() error {
 	for {
+		if t.guest != nil && t.attend() {
+			return t.end
+		}
 		b, err := t.in.next(requestLen)
 		if err != nil {
 			return err
@@ -167,8 +189,8 @@ func (t *transmission) take(r request) (bool, error) {
 	}
 	e := t.refuse(&r)
 	n := 0
-	if e == 0 && (r.typ == CmdRead || r.typ == CmdWrite) {
-		n = int(r.length)
+	if e == 0 {
+		n = r.moves()
 	}
 	k, err := t.pool.take(n)
 	if err != nil || k == nil {
@@ -182,6 +204,7 @@ func (t *transmission) take(r request) (bool, error) {
 			return false, err
 		}
 		k.fail(e)
+		t.begun()
 		k.answer()
 		return true, nil
 	}
@@ -193,8 +216,16 @@ func (t *transmission) take(r request) (bool, error) {
 			}
 		}
 	}
+	t.begun()
 	k.begin()
 	return true, nil
+}
+
+// begun tells the poller of a request; task.answer tells it of the end.
+func (t *transmission) begun() {
+	if t.guest != nil {
+		t.guest.Begun()
+	}
 }
 
 // refuse says what is wrong with a request, without a look at its payload.

@@ -13,6 +13,9 @@ import (
 	"goiwarp/internal/sock"
 )
 
+// DefaultPoll is for how long a Server's Poller polls, unless its user says otherwise.
+const DefaultPoll = 200 * time.Microsecond
+
 // Config is how a Server serves. Zero values mean the defaults.
 type Config struct {
 	// Depth is how many requests of one connection are under way at once; more wait in the socket. Default 128, what the kernel sends.
@@ -26,6 +29,8 @@ type Config struct {
 	MaxConnections int
 	// HandshakeTimeout bounds the handshake; default 30 s.
 	HandshakeTimeout time.Duration
+	// Poller, if not nil, polls for requests while it waits for the disk: make the disk's connections leaders of it (sock.Poller.Lead).
+	Poller *sock.Poller
 	// Log takes what happens; nil is silent.
 	Log *slog.Logger
 }
@@ -219,7 +224,7 @@ func (s *Server) transmit(ctx context.Context, c net.Conn, agreed agreement) err
 		_ = c.Close()
 		return err
 	}
-	t := newTransmission(s, sock.NewSocket(c), p, agreed)
+	t := newTransmission(s, c, p, agreed)
 	s.mu.Lock()
 	s.live[t] = struct{}{}
 	s.mu.Unlock()

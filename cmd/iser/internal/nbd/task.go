@@ -177,6 +177,9 @@ func (k *task) answer() {
 	case k.typ == CmdWrite:
 		s.written.Add(uint64(k.length))
 	}
+	if g := k.conn.guest; g != nil {
+		g.Ended()
+	}
 	k.putHead(e)
 	k.conn.out.push(k)
 }

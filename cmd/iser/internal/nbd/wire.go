@@ -181,6 +181,14 @@ func (r *request) payload() uint32 {
 	return 0
 }
 
+// moves is how many octets the disk moves for it.
+func (r *request) moves() int {
+	if r.typ == CmdRead || r.typ == CmdWrite {
+		return int(r.length)
+	}
+	return 0
+}
+
 // putSimpleReply fills a reply's header: magic, error, cookie.
 func putSimpleReply(b *[simpleReplyLen]byte, e Errno, cookie uint64) {
 	binary.BigEndian.PutUint32(b[0:], magicSimpleReply)
