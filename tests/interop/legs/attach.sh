@@ -126,8 +126,8 @@ wait $ATTACH
 check "the tool ends with status 0 when its device is detached" [ $? = 0 ]
 check "nothing is attached" sh -c "[ \$(iser attached | wc -l) = 1 ]"
 
-# One of two paths is removed.
-attach_up --path iser://10.9.0.2:$PORT/$IQN/0 $url/0
+# One of two paths is removed, and the tool polls.
+attach_up --poll 20ms --path iser://10.9.0.2:$PORT/$IQN/0 $url/0
 mount $dev /mnt
 fsx 5 &
 changer=$!
