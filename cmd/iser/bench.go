@@ -42,6 +42,8 @@ const (
 	// benchRuntime is how long is measured if neither --runtime nor --size says; benchRound is a round of --compare.
 	benchRuntime = 10 * time.Second
 	benchRound   = 2 * time.Second
+	// benchMemory bounds what all jobs' commands hold together, in octets.
+	benchMemory = 1 << 30
 )
 
 // seconds is a time as fio takes it: a bare number is in seconds.
@@ -213,6 +215,9 @@ func (f *fabric) openBench(ctx context.Context, spec *benchSpec, l *lastingOptio
 	if err != nil {
 		return nil, err
 	}
+	if err := f.domain.SetMemory(benchMemory, 0); err != nil {
+		return nil, err
+	}
 	b := &bench{spec: spec, url: u}
 	for i := range spec.jobs {
 		if err = f.addJob(ctx, b, l, url, i); err != nil {
@@ -224,7 +229,7 @@ func (f *fabric) openBench(ctx context.Context, spec *benchSpec, l *lastingOptio
 }
 
 func (f *fabric) addJob(ctx context.Context, b *bench, l *lastingOptions, url string, i int) error {
-	d, err := f.openLasting(ctx, url, l, func(c *initiator.DiskConfig) { c.Session.QueueDepth = b.spec.depth })
+	d, err := f.openLasting(ctx, url, l, b.spec.lend(), func(c *initiator.DiskConfig) { c.Session.QueueDepth = b.spec.depth })
 	if err != nil {
 		return err
 	}
@@ -236,7 +241,8 @@ func (f *fabric) addJob(ctx context.Context, b *bench, l *lastingOptions, url st
 	}
 	j, err := newBenchJob(b.spec, d, i)
 	if errors.Is(err, iscsi.ErrNoMemory) {
-		return fmt.Errorf("--iodepth %d of --bs %s is more memory than a connection lends; take less of either, and more --numjobs", b.spec.depth, octets(int64(b.spec.bs)))
+		return fmt.Errorf("--iodepth %d of --bs %s in %s is more memory than there is for them (%s); take less of one of them",
+			b.spec.depth, octets(int64(b.spec.bs)), plural(uint64(b.spec.jobs), "job", "jobs"), octets(benchMemory))
 	}
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -41,6 +42,12 @@ type benchSpec struct {
 
 func (s *benchSpec) writes() bool { return s.readPercent < 100 }
 func (s *benchSpec) reads() bool  { return s.readPercent > 0 }
+
+// lend is how much memory a job's commands hold: what is lent has a power of two's size, and pages at least.
+func (s *benchSpec) lend() int {
+	each := int64(1) << max(bits.Len(uint(s.bs-1)), 12)
+	return int(min(each*int64(s.depth), benchMemory))
+}
 
 // fit checks the spec against a disk and settles what is used of it. A second disk has to have as much as the first.
 func (s *benchSpec) fit(ctx context.Context, d *disk) error {

@@ -99,11 +99,23 @@ func TestBenchRefuses(t *testing.T) {
 		"each of 8 jobs has only 128 KiB":  {u, "--bs", "256k", "--numjobs", "8"},
 		"names no LUN":                     {"iscsi://" + s.tcp + "/" + siteTarget},
 		"has no LUN 5":                     {s.url("5")},
-		"is more memory than a connection": {s.isers("0"), "--bs", "1M", "--iodepth", "4096"},
+		"in 1 job is more memory than":     {s.isers("0"), "--bs", "1M", "--iodepth", "4096"},
 	} {
 		refused(t, false, want, append([]string{"bench"}, args...)...)
 	}
 	require.Zero(t, s.disks[0].written.Load())
+}
+
+// TestBenchDepths: what the commands of a job need is lent, over either transport, also where that is more than connections lend by themselves.
+func TestBenchDepths(t *testing.T) {
+	s := newTestSite(t, 2*mib)
+	for _, url := range []string{s.isers("0"), s.url("0")} {
+		for _, shape := range [][]string{{"--bs", "1M"}, {"--bs", "256k", "--iodepth", "160"}} {
+			args := append([]string{"bench", "--rw", "read", "--size", "2M", "--json", url}, shape...)
+			r := parseJSON[benchResult](t, mustRun(t, args...))
+			require.Equal(t, int64(2*mib), r.Read.Bytes, "%v", args)
+		}
+	}
 }
 
 func TestBenchCompares(t *testing.T) {

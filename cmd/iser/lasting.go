@@ -12,6 +12,7 @@ import (
 	"goiwarp/iscsi"
 	"goiwarp/iscsi/initiator"
 	"goiwarp/iscsi/scsi"
+	"goiwarp/iscsi/tcp"
 	"goiwarp/iser"
 )
 
@@ -54,7 +55,7 @@ func (o *lastingOptions) urls(url string) ([]initiator.URL, error) {
 	return urls, nil
 }
 
-// openPaths opens the disk that urls lead to. lend is how much registered memory will be lent for requests; 0 leaves that to the Datamover. Before
+// openPaths opens the disk that urls lead to. lend is how much memory each connection will lend for requests; 0 leaves that to the Datamover. Before
 // that change may change anything.
 func (f *fabric) openPaths(ctx context.Context, urls []initiator.URL, o *lastingOptions, lend int, change func(*initiator.DiskConfig)) (*initiator.Disk, error) {
 	cfg := initiator.DiskConfig{Session: f.config(urls[0].Portal), ReplacementTimeout: o.replacement, OnPath: f.path}
@@ -70,6 +71,8 @@ func (f *fabric) openPaths(ctx context.Context, urls []initiator.URL, o *lasting
 				d.Config.BufferMemory = lend + memoryBeside
 			case *iser.HandoverDialer:
 				d.Config.Config.BufferMemory = lend + memoryBeside
+			case *tcp.Dialer:
+				d.Config.Memory = lend + memoryBeside
 			}
 		}
 		paths[i] = initiator.PathConfig{Dialer: d, Addr: u.Portal.String(), TargetName: u.Target, LUN: scsi.EncodeLUN(int(u.LUN))}
@@ -86,13 +89,13 @@ func (f *fabric) openPaths(ctx context.Context, urls []initiator.URL, o *lasting
 	return d, nil
 }
 
-// openLasting opens the disk of a command that reads and writes it, whatever becomes of its connections. Close ends it.
-func (f *fabric) openLasting(ctx context.Context, url string, o *lastingOptions, change func(*initiator.DiskConfig)) (*disk, error) {
+// openLasting opens the disk of a command that reads and writes it, whatever becomes of its connections. lend is as for openPaths. Close ends it.
+func (f *fabric) openLasting(ctx context.Context, url string, o *lastingOptions, lend int, change func(*initiator.DiskConfig)) (*disk, error) {
 	urls, err := o.urls(url)
 	if err != nil {
 		return nil, err
 	}
-	whole, err := f.openPaths(ctx, urls, o, 0, func(c *initiator.DiskConfig) {
+	whole, err := f.openPaths(ctx, urls, o, lend, func(c *initiator.DiskConfig) {
 		c.Session.CommandTimeout = commandTimeout
 		change(c)
 	})
@@ -117,7 +120,7 @@ func (o *connectOptions) withLasting(ctx context.Context, url string, l *lasting
 		return err
 	}
 	defer func() { err = errors.Join(err, fab.Close()) }()
-	d, err := fab.openLasting(ctx, url, l, func(*initiator.DiskConfig) {})
+	d, err := fab.openLasting(ctx, url, l, 0, func(*initiator.DiskConfig) {})
 	if err != nil {
 		return err
 	}

@@ -311,7 +311,7 @@ func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions,
 	}()
 	var src, dst endpoint
 	if initiator.IsURL(from) {
-		d, err := f.openLasting(ctx, from, l, func(*initiator.DiskConfig) {})
+		d, err := f.openLasting(ctx, from, l, 0, func(*initiator.DiskConfig) {})
 		if err != nil {
 			return err
 		}
@@ -322,7 +322,7 @@ func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions,
 	}
 	defer src.Close()
 	if initiator.IsURL(to) {
-		d, err := f.openLasting(ctx, to, l, func(*initiator.DiskConfig) {})
+		d, err := f.openLasting(ctx, to, l, 0, func(*initiator.DiskConfig) {})
 		if err != nil {
 			return err
 		}
