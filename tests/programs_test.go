@@ -253,11 +253,11 @@ func TestMistakesGetOneLine(t *testing.T) {
 		{"unknown flag", []string{iserd, "--frobnicate"}, 2, "frobnicate"},
 		{"unknown command", []string{iserTool, "frobnicate"}, 2, "frobnicate"},
 		{"no URL", []string{iserTool, "ls"}, 2, "arg"},
-		{"not a URL", []string{iserTool, "ls", "disk"}, 1, "iser://"},
+		{"not a URL", []string{iserTool, "ls", "disk"}, 2, "iser://"},
 		{"nobody listens", []string{iserTool, "ls", "iser://127.0.0.1:1/" + d.Name}, 1, "127.0.0.1:1"},
 		{"no such target", []string{iserTool, "ls", "iscsi://" + d.Addr + "/iqn.2026-11.com.example:other"}, 1, "not found"},
 		{"no such LUN", []string{iserTool, "read", d.url("iser", "7")}, 1, "LUN 7"},
-		{"no LUN in the URL", []string{iserTool, "read", d.url("iser", "")}, 1, "LUN"},
+		{"no LUN in the URL", []string{iserTool, "read", d.url("iser", "")}, 2, "LUN"},
 		{"offset beyond the end", []string{iserTool, "read", d.url("iser", "0"), "--offset", "2MiB"}, 1, "end"},
 		{"source does not exist", []string{iserTool, "cp", filepath.Join(dir, "none"), d.url("iser", "0")}, 1, "none"},
 		{"source is a directory", []string{iserTool, "cp", dir, d.url("iser", "0")}, 1, "directory"},
@@ -280,6 +280,7 @@ func TestMistakesGetOneLine(t *testing.T) {
 func TestHelpHasExamples(t *testing.T) {
 	for _, args := range [][]string{
 		{"iserd"}, {"iser"}, {"iser", "discover"}, {"iser", "ls"}, {"iser", "info"}, {"iser", "read"}, {"iser", "write"}, {"iser", "cp"}, {"iser", "bench"}, {"iser", "pr"}, {"iser", "sg"}, {"iser", "vpd"}, {"iser", "monitor"},
+		{"iser", "attach"}, {"iser", "detach"}, {"iser", "attached"}, {"iser", "serve-nbd"},
 	} {
 		r := run(t, nil, program(t, args[0]), append(args[1:], "--help")...)
 		assert.Zero(t, r.status)

@@ -88,6 +88,9 @@ func TestBenchRefuses(t *testing.T) {
 		"--compare and --path exclude":         {u, "--compare", u, "--path", u},
 		"--compare and --verify exclude":       {u, "--compare", u, "--verify", "--randseed", "1"},
 		`bad size "lots"`:                      {u, "--bs", "lots"},
+		"names no LUN":                         {"iscsi://" + s.tcp + "/" + siteTarget},
+		`"disk.img" is not a URL`:              {"disk.img"},
+		"names no target":                      {"iser://192.0.2.10"},
 		"accepts 1 arg(s), received 0; see 'i": {},
 	} {
 		refused(t, true, want, append([]string{"bench"}, args...)...)
@@ -97,7 +100,6 @@ func TestBenchRefuses(t *testing.T) {
 		"beyond the end of LUN 0":          {u, "--size", "2M"},
 		"begin with one":                   {u, "--offset", "1000"},
 		"each of 8 jobs has only 128 KiB":  {u, "--bs", "256k", "--numjobs", "8"},
-		"names no LUN":                     {"iscsi://" + s.tcp + "/" + siteTarget},
 		"has no LUN 5":                     {s.url("5")},
 		"in 1 job is more memory than":     {s.isers("0"), "--bs", "1M", "--iodepth", "4096"},
 	} {

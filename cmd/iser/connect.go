@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -179,7 +178,7 @@ func logout(s *initiator.Session) {
 
 // withSession runs f in a session with the URL's target.
 func (o *connectOptions) withSession(ctx context.Context, url string, f func(ctx context.Context, u initiator.URL, s *initiator.Session) error) (err error) {
-	u, err := initiator.ParseURL(url)
+	u, err := parseURL(url)
 	if err != nil {
 		return err
 	}
@@ -196,11 +195,20 @@ func (o *connectOptions) withSession(ctx context.Context, url string, f func(ctx
 	return f(ctx, u, s)
 }
 
+// parseURL reads a URL of the command line: one that is none is a mistake in usage.
+func parseURL(url string) (initiator.URL, error) {
+	u, err := initiator.ParseURL(url)
+	if err != nil {
+		return u, &cli.UsageError{Err: err}
+	}
+	return u, nil
+}
+
 // parseDisk reads the URL of a logical unit.
 func parseDisk(url string) (initiator.URL, error) {
-	u, err := initiator.ParseURL(url)
+	u, err := parseURL(url)
 	if err == nil && !u.HasLUN {
-		err = fmt.Errorf("%s names no LUN: add one, as in %s/0", url, u)
+		err = cli.Usagef("%s names no LUN: add one, as in %s/0", url, u)
 	}
 	return u, err
 }

@@ -29,7 +29,7 @@ target's name. It asks over plain iSCSI; with --iser over iSER, as Linux's initi
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			portal, err := initiator.ParsePortal(args[0])
 			if err != nil {
-				return err
+				return &cli.UsageError{Err: err}
 			}
 			f, err := o.open()
 			if err != nil {
