@@ -18,7 +18,10 @@ import (
 )
 
 // exampleTarget serves a disk of 16 MiB in memory, for the examples to have something to talk to.
-func exampleTarget() (url string, stop func()) {
+func exampleTarget() (url string, stop func()) { return exampleTargetFor(nil) }
+
+// exampleTargetFor lets in whom access does; nil: everybody.
+func exampleTargetFor(access *target.Access) (url string, stop func()) {
 	m, err := store.NewMemory(16 << 20)
 	if err != nil {
 		log.Fatal(err)
@@ -31,7 +34,7 @@ func exampleTarget() (url string, stop func()) {
 	if err := dev.Add(0, lu); err != nil {
 		log.Fatal(err)
 	}
-	srv, err := target.New(target.Config{Targets: []target.Target{{Name: "iqn.2026-11.com.example:disk", Device: dev}}})
+	srv, err := target.New(target.Config{Targets: []target.Target{{Name: "iqn.2026-11.com.example:disk", Device: dev, Access: access}}})
 	if err != nil {
 		log.Fatal(err)
 	}

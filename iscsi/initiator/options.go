@@ -48,6 +48,11 @@ func WithDigests() Option {
 	return WithSettings(func(s *iscsi.Settings) { s.HeaderDigest, s.DataDigest = []string{"CRC32C"}, []string{"CRC32C"} })
 }
 
+// WithCHAP is what this side proves itself with, and what it has the target prove (RFC 7143, section 12.1).
+func WithCHAP(chap iscsi.CHAPInitiatorConfig) Option {
+	return WithConfig(func(c *Config) { c.CHAP = chap })
+}
+
 // WithQueueDepth sets how many commands may be on their way at once.
 func WithQueueDepth(n int) Option { return WithConfig(func(c *Config) { c.QueueDepth = n }) }
 
