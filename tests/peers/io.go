@@ -283,15 +283,14 @@ func taskManagement(r *run) error {
 		ctx, cancel := context.WithCancel(r.ctx)
 		defer cancel()
 		var wg sync.WaitGroup
-		var reads atomic.Int64
+		var enough atomic.Bool
 		moved := make(chan struct{}, 1)
 		for range 4 {
 			wg.Go(func() {
 				buf := make([]byte, 64<<10)
-				for ctx.Err() == nil {
+				for ctx.Err() == nil && !enough.Load() {
 					// ErrAborted is what becomes of one that the reset ended.
 					if _, err := l.ReadAtContext(ctx, buf, 0); err == nil {
-						reads.Add(1)
 						select {
 						case moved <- struct{}{}:
 						default:
@@ -320,6 +319,10 @@ func taskManagement(r *run) error {
 				return fmt.Errorf("LOGICAL UNIT RESET: %v", answer)
 			}
 		}
+		// The last reads end by themselves: a context's end would abort them, and istgt may use up a StatSN for an aborted task's response
+		// that it then does not send.
+		enough.Store(true)
+		wg.Wait()
 		return nil
 	})
 }
