@@ -136,6 +136,11 @@ func TestLyingRDMA(t *testing.T) {
 		{"ForeignSTag", "RFC 5041, 7.1: an RDMA Write to an STag that does not exist", func(g *target, p *pdu, stag uint32, base uint64) {
 			g.write(g.s.frame(&segment{op: rdmaWrite, tagged: true, last: true, stag: stag ^ 0xffffff00, to: base, payload: g.disk[:512]}))
 		}},
+		{"StaleSTag", "RFC 5041, 7.1: an RDMA Write to the STag of a task that is over", func(g *target, p *pdu, stag uint32, base uint64) {
+			require.NotZero(g.t, g.past.stag, "a read before this one")
+			require.NotEqual(g.t, g.past.stag, stag, "each task has an STag of its own")
+			g.write(g.s.frame(&segment{op: rdmaWrite, tagged: true, last: true, stag: g.past.stag, to: g.past.base, payload: g.disk[:8]}))
+		}},
 		{"ReadOfRead", "RFC 7145, 7.3.6: an RDMA Read of the buffer of a read", func(g *target, p *pdu, stag uint32, base uint64) {
 			b := be.AppendUint32(nil, 0x0d0d0d02)
 			b = be.AppendUint64(b, 0)
@@ -201,6 +206,12 @@ func TestLyingRDMA(t *testing.T) {
 			lied(t, c.title, handover, func(g *target) {
 				g.send(g.login())
 				g.startMPA()
+				g.lie = func(_ *pdu, header []byte) bool {
+					if header[0]&0x04 != 0 {
+						g.past.stag, g.past.base = be.Uint32(header[16:]), be.Uint64(header[20:])
+					}
+					return false
+				}
 				g.untilRead(func(p *pdu, header []byte) {
 					require.NotZero(g.t, header[0]&0x04)
 					c.answer(g, p, be.Uint32(header[16:]), be.Uint64(header[20:]))

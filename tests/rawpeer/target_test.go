@@ -26,7 +26,11 @@ type target struct {
 	tsih  uint16
 	taken uint32
 	// lie, if set, may answer a SCSI command in its own way, and then says true.
-	lie func(p *pdu, header []byte) bool
+	lie  func(p *pdu, header []byte) bool
+	past struct { // what the last command before the lie advertised for its data-in
+		stag uint32
+		base uint64
+	}
 	// helloRequired is what the initiator has declared.
 	helloRequired    bool
 	statSN, expCmdSN uint32
