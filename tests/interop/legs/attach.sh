@@ -68,12 +68,14 @@ for fs in ext4 xfs; do
 	must "$fs: mount" mount -t $fs $dev /mnt
 	tree /mnt/tree
 	check "$fs: a random changer finds what it wrote" fsx 1
+	check "$fs: fio verifies mixed sizes" fio_round /mnt/fio
 	check "$fs: fstrim" fstrim /mnt
 	check "$fs: unmount" umount /mnt
 	check "$fs: mounted again" mount -t $fs $dev /mnt
 	check "$fs: checksums hold" tree_holds /mnt/tree
 	: >/tmp/cuts
 	check "$fs: a random changer while connections are cut" disturbed 4 fsx 2
+	check "$fs: fio verifies mixed sizes while connections are cut" disturbed 4 fio_round /mnt/fio --loops=4
 	note "$fs: connections cut $(wc -l </tmp/cuts) times"
 	sed -n '$s/^/NOTE '$fs': /p' /tmp/fsx.log >>/host/results
 	check "$fs: checksums hold after the cuts" tree_holds /mnt/tree
