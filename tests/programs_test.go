@@ -279,8 +279,23 @@ func TestMistakesGetOneLine(t *testing.T) {
 
 func TestHelpHasExamples(t *testing.T) {
 	for _, args := range [][]string{
-		{"iserd"}, {"iser"}, {"iser", "discover"}, {"iser", "ls"}, {"iser", "info"}, {"iser", "read"}, {"iser", "write"}, {"iser", "cp"}, {"iser", "bench"}, {"iser", "pr"}, {"iser", "sg"}, {"iser", "vpd"}, {"iser", "monitor"},
-		{"iser", "attach"}, {"iser", "detach"}, {"iser", "attached"}, {"iser", "serve-nbd"},
+		{"iserd"},
+		{"iser"},
+		{"iser", "discover"},
+		{"iser", "ls"},
+		{"iser", "info"},
+		{"iser", "read"},
+		{"iser", "write"},
+		{"iser", "cp"},
+		{"iser", "bench"},
+		{"iser", "pr"},
+		{"iser", "sg"},
+		{"iser", "vpd"},
+		{"iser", "monitor"},
+		{"iser", "attach"},
+		{"iser", "detach"},
+		{"iser", "attached"},
+		{"iser", "serve-nbd"},
 	} {
 		r := run(t, nil, program(t, args[0]), append(args[1:], "--help")...)
 		assert.Zero(t, r.status)

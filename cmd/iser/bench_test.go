@@ -96,12 +96,12 @@ func TestBenchRefuses(t *testing.T) {
 		refused(t, true, want, append([]string{"bench"}, args...)...)
 	}
 	for want, args := range map[string][]string{
-		"has blocks of 512 octets":         {u, "--bs", "1000"},
-		"beyond the end of LUN 0":          {u, "--size", "2M"},
-		"begin with one":                   {u, "--offset", "1000"},
-		"each of 8 jobs has only 128 KiB":  {u, "--bs", "256k", "--numjobs", "8"},
-		"has no LUN 5":                     {s.url("5")},
-		"in 1 job is more memory than":     {s.isers("0"), "--bs", "1M", "--iodepth", "4096"},
+		"has blocks of 512 octets":        {u, "--bs", "1000"},
+		"beyond the end of LUN 0":         {u, "--size", "2M"},
+		"begin with one":                  {u, "--offset", "1000"},
+		"each of 8 jobs has only 128 KiB": {u, "--bs", "256k", "--numjobs", "8"},
+		"has no LUN 5":                    {s.url("5")},
+		"in 1 job is more memory than":    {s.isers("0"), "--bs", "1M", "--iodepth", "4096"},
 	} {
 		refused(t, false, want, append([]string{"bench"}, args...)...)
 	}
