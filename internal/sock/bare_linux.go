@@ -143,6 +143,19 @@ func (b *bare) CloseWrite() error {
 	return os.NewSyscallError("shutdown", err)
 }
 
+// SetLinger is that of net.TCPConn: with 0, Close drops what the peer has not acknowledged and resets the connection.
+func (b *bare) SetLinger(sec int) error {
+	l := unix.Linger{Onoff: 1, Linger: int32(sec)}
+	if sec < 0 {
+		l = unix.Linger{}
+	}
+	var err error
+	if b.raw.Control(func(fd uintptr) { err = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &l) }) != nil {
+		return net.ErrClosed
+	}
+	return os.NewSyscallError("setsockopt", err)
+}
+
 func (b *bare) Close() error {
 	err := b.file.Close()
 	for _, g := range []*gate{b.in, b.out} {

@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"errors"
 	"net"
 	"time"
 )
@@ -39,6 +40,16 @@ func (c *Conn) Write(b []byte) (int, error) {
 
 // CloseWrite ends the writing half.
 func (c *Conn) CloseWrite() error { return c.s.CloseWrite() }
+
+// SetLinger is that of net.TCPConn, where there is such a connection below.
+func (c *Conn) SetLinger(sec int) error { return setLinger(c.s, sec) }
+
+func setLinger(c any, sec int) error {
+	if l, ok := c.(interface{ SetLinger(sec int) error }); ok {
+		return l.SetLinger(sec)
+	}
+	return errors.ErrUnsupported
+}
 
 // Close implements net.Conn.
 func (c *Conn) Close() error { return c.s.Close() }

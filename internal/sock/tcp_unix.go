@@ -176,6 +176,7 @@ func (s *tcpSocket) Readable() int {
 	return n
 }
 
+func (s *tcpSocket) SetLinger(sec int) error            { return setLinger(s.conn, sec) }
 func (s *tcpSocket) CloseWrite() error                  { return s.conn.CloseWrite() }
 func (s *tcpSocket) Close() error                       { return s.conn.Close() }
 func (s *tcpSocket) SetReadDeadline(t time.Time) error  { return s.conn.SetReadDeadline(t) }

@@ -334,8 +334,8 @@ func (d *Datamover) fail(err error, abrupt bool) {
 	}
 	q.mu.Unlock()
 	close(d.failed)
-	if t, ok := d.conn.(*net.TCPConn); ok && abrupt {
-		_ = t.SetLinger(0)
+	if c, ok := d.conn.(interface{ SetLinger(sec int) error }); ok && abrupt {
+		_ = c.SetLinger(0)
 	}
 	_ = d.sock.Close()
 }

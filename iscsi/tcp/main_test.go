@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -81,10 +82,23 @@ func overConn(t testing.TB) datamovertest.Pair {
 	return pairOf(t, NewInitiator(plainConn{a}, suiteConfig), NewTarget(plainConn{b}, suiteConfig, nil), true, true)
 }
 
+// overPolled is overTCP with connections that pollers lead.
+func overPolled(t testing.TB) datamovertest.Pair {
+	a, b := connect(t)
+	a, b = sock.NewPoller(time.Millisecond).Lead(a), sock.NewPoller(time.Millisecond).Lead(b)
+	p := pairOf(t, NewInitiator(a, suiteConfig), NewTarget(b, suiteConfig, nil), true, true)
+	p.Cut = func() {
+		_ = a.(interface{ SetLinger(sec int) error }).SetLinger(0)
+		_ = a.Close()
+	}
+	return p
+}
+
 func TestDatamover(t *testing.T) {
 	t.Run("TCP", func(t *testing.T) { datamovertest.Run(t, overTCP(false, false)) })
 	t.Run("TCPWithDigests", func(t *testing.T) { datamovertest.Run(t, overTCP(true, true)) })
 	t.Run("Pipe", func(t *testing.T) { datamovertest.Run(t, overPipe(64<<10, false, true)) })
 	t.Run("TinyPipe", func(t *testing.T) { datamovertest.Run(t, overPipe(1500, true, false)) })
+	t.Run("Polled", func(t *testing.T) { datamovertest.Run(t, overPolled) })
 	t.Run("AnyConn", func(t *testing.T) { datamovertest.Run(t, overConn) })
 }

@@ -2,9 +2,11 @@ package tcp
 
 import (
 	"context"
+	"io"
 	"net"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,6 +52,29 @@ func TestCorruption(t *testing.T) {
 			m := overProxy(faultproxy.Script{Steps: []faultproxy.Step{{Dir: dir, Offset: at, Do: faultproxy.Corrupt}}})
 			datamovertest.CheckDataOrEnd(t, m, 8<<10)
 		}
+	}
+}
+
+// TestFailureResets: what the kernel holds of a connection that has failed does not reach the peer later, over a connection that was wrapped either.
+func TestFailureResets(t *testing.T) {
+	for name, wrap := range map[string]func(net.Conn) net.Conn{"plain": nil, "polled": sock.NewPoller(time.Millisecond).Lead} {
+		t.Run(name, func(t *testing.T) {
+			ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer ln.Close()
+			dm, err := (&Dialer{Config: suiteConfig, Wrap: wrap}).Dial(context.Background(), ln.Addr().String())
+			require.NoError(t, err)
+			peer, err := ln.Accept()
+			require.NoError(t, err)
+			defer peer.Close()
+			d := dm.(*Datamover)
+			d.Start(make(ticks, 1))
+			d.fail(iscsi.ErrConnection, true)
+			<-d.Done()
+			_, err = peer.Read(make([]byte, 1))
+			require.Error(t, err)
+			require.NotErrorIs(t, err, io.EOF)
+		})
 	}
 }
 
