@@ -44,7 +44,10 @@ func newGate(fd int, events uint32) (*gate, error) {
 		return nil, errors.Join(os.NewSyscallError("epoll_ctl", err), unix.Close(ep))
 	}
 	g := &gate{file: os.NewFile(uintptr(ep), "epoll")}
-	if g.raw, err = g.file.SyscallConn(); err != nil {
+	if err = g.file.SetReadDeadline(time.Time{}); err == nil { // else the runtime's poller has not taken it
+		g.raw, err = g.file.SyscallConn()
+	}
+	if err != nil {
 		return nil, errors.Join(err, g.file.Close())
 	}
 	change := func(ep uintptr, e *unix.EpollEvent) {
