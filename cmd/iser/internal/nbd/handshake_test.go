@@ -6,7 +6,10 @@ import (
 	"encoding/hex"
 	"io"
 	"net"
+	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -229,6 +232,40 @@ func TestListen(t *testing.T) {
 	require.NoError(t, <-done)
 	s.Close()
 	require.Zero(t, d.lent.Load())
+}
+
+// full is a listener that finds no descriptor for the first connection.
+type full struct {
+	net.Listener
+	once sync.Once
+}
+
+func (f *full) Accept() (c net.Conn, err error) {
+	f.once.Do(func() { err = &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)} })
+	if err != nil {
+		return nil, err
+	}
+	return f.Listener.Accept()
+}
+
+// TestListenGoesOn: who is connected is still served when no more can connect, and those can later.
+func TestListenGoesOn(t *testing.T) {
+	d := newRAM(1 << 20)
+	s, err := New(d, export(d), Config{})
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Listen(ctx, &full{Listener: ln}) }()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	_, err = io.ReadFull(c, make([]byte, 18))
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	cancel()
+	require.NoError(t, <-done)
+	s.Close()
 }
 
 func FuzzHandshake(f *testing.F) {

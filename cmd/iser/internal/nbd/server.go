@@ -8,10 +8,14 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"goiwarp/internal/sock"
 )
+
+// acceptPause is how long Listen waits for descriptors to be freed.
+const acceptPause = 100 * time.Millisecond
 
 // DefaultPoll is for how long a Server's Poller polls, unless its user says otherwise.
 const DefaultPoll = 200 * time.Microsecond
@@ -185,6 +189,14 @@ func (s *Server) Listen(ctx context.Context, ln net.Listener) error {
 		case err != nil:
 			<-room
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+				continue
+			}
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) { // no reason to leave those that are connected
+				s.log.Warn("no nbd client can connect now", "error", err)
+				select {
+				case <-time.After(acceptPause):
+				case <-ctx.Done():
+				}
 				continue
 			}
 			return fmt.Errorf("nbd: listening: %w", err)
