@@ -259,6 +259,7 @@ func TestCopyRefuses(t *testing.T) {
 	refused(t, true, "--checkpoint 0", "cp", "--checkpoint", "0", small, s.url("0"))
 	refused(t, false, "larger", "cp", large, s.url("0"))
 	refused(t, false, "are the same file", "cp", small, small)
+	refused(t, false, "are the same disk", "cp", s.url("0"), strings.Replace(s.url("0"), "iscsi:", "iser:", 1))
 	refused(t, false, "no such file", "cp", "--resume", "/nonexistent/state", small, s.url("0"))
 	require.Zero(t, s.disks[0].written.Load())
 	b, err := os.ReadFile(small)

@@ -76,7 +76,7 @@ With --json each line is a JSON object with "time" and "event". In the end there
 type monitorEvent struct {
 	Time  time.Time `json:"time"`
 	Event string    `json:"event"`
-	// Path is the portal that an event belongs to, where there are several paths.
+	// Path is the portal that an event belongs to, where there are several paths; the URL, if several lead to that portal.
 	Path   string `json:"path,omitempty"`
 	Detail string `json:"detail,omitempty"`
 	// NOP and TestUnitReady are milliseconds.
@@ -142,6 +142,11 @@ func (m *monitor) hooks() initiator.Hooks {
 func (m *monitor) pathOf(i int) string {
 	if len(m.urls) == 1 {
 		return ""
+	}
+	for k, u := range m.urls {
+		if k != i && u.Portal == m.urls[i].Portal { // its transport tells it from that one
+			return m.urls[i].String()
+		}
 	}
 	return m.urls[i].Portal.String()
 }

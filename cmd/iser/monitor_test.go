@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"goiwarp/internal/faultproxy"
+	"goiwarp/iscsi/initiator"
 	"goiwarp/iscsi/scsi"
 )
 
@@ -44,6 +45,19 @@ func TestMonitorTellsPaths(t *testing.T) {
 	for w.next("ping").Path != p.Addr() {
 	}
 	w.stop()
+}
+
+// TestMonitorNamesPaths: by what tells them apart.
+func TestMonitorNamesPaths(t *testing.T) {
+	require.Empty(t, (&monitor{urls: make([]initiator.URL, 1)}).pathOf(0), "the only one")
+	var m monitor
+	for _, s := range []string{"iser://192.0.2.1/" + siteTarget + "/0", "iscsi://192.0.2.1/" + siteTarget + "/0", "iser://192.0.2.2/" + siteTarget + "/0"} {
+		u, err := initiator.ParseURL(s)
+		require.NoError(t, err)
+		m.urls = append(m.urls, u)
+	}
+	require.Equal(t, []string{"iser://192.0.2.1:3260/" + siteTarget + "/0", "iscsi://192.0.2.1:3260/" + siteTarget + "/0", "192.0.2.2:3260"},
+		[]string{m.pathOf(0), m.pathOf(1), m.pathOf(2)})
 }
 
 // TestMonitorTellsWhatHappens: a unit attention, a lost session and its successor are lines of JSON, in the order of their happening.

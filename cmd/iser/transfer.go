@@ -309,6 +309,9 @@ func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions,
 			d.end()
 		}
 	}()
+	if sameDisk(from, to) {
+		return fmt.Errorf("%s and %s are the same disk", from, to)
+	}
 	var src, dst endpoint
 	if initiator.IsURL(from) {
 		d, err := f.openLasting(ctx, from, l, 0, func(*initiator.DiskConfig) {})
@@ -390,6 +393,18 @@ func copyBetween(ctx context.Context, f *fabric, from, to string, o copyOptions,
 		}
 	}
 	return nil
+}
+
+// sameDisk tells that two arguments name one logical unit, over whichever transport. What is told apart by no more than its portal may be one
+// as well, or two targets of one name: to copy a disk to itself harms nothing.
+func sameDisk(a, b string) bool {
+	u, err := initiator.ParseURL(a)
+	if err != nil {
+		return false
+	}
+	v, err := initiator.ParseURL(b)
+	v.Transport = u.Transport
+	return err == nil && u == v
 }
 
 // timed runs f under a progress bar, which is shown on a terminal only.

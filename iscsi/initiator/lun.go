@@ -66,9 +66,9 @@ type Result struct {
 	Status scsi.Status
 	// In and Out are how many octets were moved, as the target says.
 	In, Out int
-	// Overflow tells that there was more data than asked for, by Residual octets.
-	Overflow bool
+	// Residual is how many octets fewer than asked for were moved; with Overflow how many more there would have been.
 	Residual int
+	Overflow bool
 }
 
 // Do sends one command, once, with the caller's memory for its data (at most one of in and out for all but bidirectional commands).

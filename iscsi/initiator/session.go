@@ -164,7 +164,7 @@ func (s *Session) errLocked() error {
 	return &SessionError{Target: name, Cause: cause}
 }
 
-// Close ends the session at once, without a logout, and returns when all commands have ended.
+// Close ends the session at once, without a logout, and returns when all commands, hooks and goroutines of the session have ended.
 func (s *Session) Close() {
 	s.fail(ErrClosed)
 	<-s.done
