@@ -25,7 +25,7 @@ func descriptors(t *testing.T) int {
 
 // TestAllEnd: leaders and guests come and go in every way that there is, in the middle of visits as well. Whoever is left goes on, and nothing stays behind.
 func TestAllEnd(t *testing.T) {
-	const leaders, guests, rounds = 2, 3, 40
+	const leaders, guests, rounds = 2, 3, 20
 	wide := func(r *rand.Rand) { time.Sleep(time.Duration(r.IntN(100)) * time.Microsecond) }
 	one := func(t *testing.T, limit time.Duration) {
 		p := hot(limit)
