@@ -252,6 +252,7 @@ func TestMistakesGetOneLine(t *testing.T) {
 		{"bad target name", []string{iserd, "--lun", "mem:1MiB", "--listen", "127.0.0.1:0", "--target", "my disk"}, 1, "my disk"},
 		{"unknown flag", []string{iserd, "--frobnicate"}, 2, "frobnicate"},
 		{"unknown command", []string{iserTool, "frobnicate"}, 2, "frobnicate"},
+		{"unknown shell", []string{iserTool, "completion", "tcsh"}, 2, "tcsh"},
 		{"no URL", []string{iserTool, "ls"}, 2, "arg"},
 		{"not a URL", []string{iserTool, "ls", "disk"}, 2, "iser://"},
 		{"nobody listens", []string{iserTool, "ls", "iser://127.0.0.1:1/" + d.Name}, 1, "127.0.0.1:1"},

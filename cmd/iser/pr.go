@@ -200,6 +200,9 @@ derives its ISID from the name; --isid chooses another, and gives the same right
 				if errors.As(err, &e) && e.Status == scsi.StatusReservationConflict {
 					err = fmt.Errorf("%w: the key is not what this side has registered, or others hold the disk; 'iser pr %s show' tells", err, args[0])
 				}
+				if o.persist && errors.Is(err, scsi.CodeInvalidFieldInParameters.Err()) {
+					err = fmt.Errorf("%w: the disk may have no place for what is to outlive a power loss; try without --persist", err)
+				}
 				return err
 			})
 		},

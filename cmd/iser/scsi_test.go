@@ -51,6 +51,7 @@ func TestReservations(t *testing.T) {
 	mustRun(t, "pr", u, "register", "--key", "1", "--ignore")
 	mustRun(t, "pr", u, "clear", "--key", "1")
 	require.Empty(t, show().Registrations)
+	refused(t, false, "try without --persist", "pr", u, "register", "--key", "1", "--persist") // a disk in memory
 
 	for want, args := range map[string][]string{
 		`pr knows no "steal": want show, register`: {u, "steal"},

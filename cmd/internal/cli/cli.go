@@ -74,6 +74,7 @@ func run(ctx context.Context, root *cobra.Command) int {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usagef("%v; see '%s --help'", err, cmd.CommandPath())
 	})
+	strictCompletion(root)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
@@ -85,6 +86,17 @@ func run(ctx context.Context, root *cobra.Command) int {
 		return 2
 	}
 	return 1
+}
+
+// strictCompletion has cobra's completion command refuse a shell that it does not know, rather than print its help with status 0.
+func strictCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" && !c.Runnable() {
+			c.Args, c.DisableFlagsInUseLine = Args(cobra.NoArgs), true
+			c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 }
 
 // OneLine is err's text on one line.
