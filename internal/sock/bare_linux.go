@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,9 +16,8 @@ type bare struct {
 	raw           syscall.RawConn
 	in, out       *gate
 	local, remote net.Addr
-	poller        *Poller      // of a leader, else nil
-	shut          bool         // the gate in is, of a leader
-	until         atomic.Int64 // when reads fail, in nanoseconds of the Unix time; 0 is never
+	poller        *Poller // of a leader, else nil
+	shut          bool    // the gate in is, of a leader
 
 	rd, wr attempt
 }
@@ -84,7 +82,7 @@ func newBare(of syscall.RawConn, local, remote net.Addr) (*bare, error) {
 
 // attempt makes one attempt to read.
 func (b *bare) attempt(f func(fd uintptr) bool) (done bool, err error) {
-	if t := b.until.Load(); t != 0 && time.Now().UnixNano() >= t {
+	if b.in.late() {
 		return false, os.ErrDeadlineExceeded
 	}
 	b.rd.f = f
@@ -119,6 +117,9 @@ func (b *bare) Read(f func(fd uintptr) bool) error {
 
 // Write implements syscall.RawConn.
 func (b *bare) Write(f func(fd uintptr) bool) error {
+	if b.out.late() {
+		return os.ErrDeadlineExceeded
+	}
 	b.wr.f = f
 	b.wr.once(b)
 	if b.wr.done || b.wr.err != nil {
@@ -169,15 +170,7 @@ func (b *bare) Close() error {
 	return err
 }
 
-func (b *bare) SetReadDeadline(t time.Time) error {
-	ns := int64(0)
-	if !t.IsZero() {
-		ns = t.UnixNano()
-	}
-	b.until.Store(ns)
-	return b.in.setDeadline(t)
-}
-
+func (b *bare) SetReadDeadline(t time.Time) error  { return b.in.setDeadline(t) }
 func (b *bare) SetWriteDeadline(t time.Time) error { return b.out.setDeadline(t) }
 func (b *bare) LocalAddr() net.Addr                { return b.local }
 func (b *bare) RemoteAddr() net.Addr               { return b.remote }

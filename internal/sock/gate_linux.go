@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,8 +25,9 @@ type gate struct {
 	file                    *os.File // the epoll instance
 	raw                     syscall.RawConn
 	onOpen, onShut, onClear func(ep uintptr)
+	until                   atomic.Int64 // the deadline in nanoseconds of the Unix time, for attempts without a wait; 0 is none
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards what follows, and changes of until
 	deadline time.Time
 	rung     bool
 }
@@ -100,6 +102,11 @@ func (g *gate) setDeadline(t time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.deadline = t
+	ns := int64(0)
+	if !t.IsZero() {
+		ns = t.UnixNano()
+	}
+	g.until.Store(ns)
 	if g.rung {
 		return nil // wait sets it
 	}
@@ -107,6 +114,12 @@ func (g *gate) setDeadline(t time.Time) error {
 		return net.ErrClosed
 	}
 	return nil
+}
+
+// late tells whether the deadline has passed.
+func (g *gate) late() bool {
+	t := g.until.Load()
+	return t != 0 && time.Now().UnixNano() >= t
 }
 
 func (g *gate) close() error { return g.file.Close() }

@@ -378,6 +378,8 @@ func TestWriteWaits(t *testing.T) {
 	require.NoError(t, g.SetWriteDeadline(time.Unix(1, 0)))
 	_, err := g.Write([][]byte{block})
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	_, err = g.TryWrite([][]byte{block})
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.NoError(t, g.SetWriteDeadline(time.Time{}))
 	wrote := result(func() error {
 		_, err := g.Write([][]byte{block})
