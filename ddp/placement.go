@@ -47,6 +47,9 @@ func (p *Placement) Acquire() ([][]byte, error) {
 
 // Release ends the hold after n octets were placed.
 func (p *Placement) Release(n int) {
+	if p.region != nil {
+		p.region.Count(n)
+	}
 	p.loan.Return()
 	p.left -= n
 	if p.region != nil {

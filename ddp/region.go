@@ -24,6 +24,7 @@ type Region struct {
 	base   uint64
 	access Access
 	stream atomic.Uint64 // StreamID; 0: any stream of the domain
+	placed atomic.Uint64 // octets, by tagged segments since Bind
 
 	// mu guards binding; idle wakes those who wait for the last holder.
 	mu    sync.Mutex
@@ -52,6 +53,7 @@ func (r *Region) Bind(mem []byte, base uint64, access Access, stream StreamID) (
 	r.wait()
 	r.mem, r.base, r.access = mem, base, access
 	r.stream.Store(uint64(stream))
+	r.placed.Store(0)
 	s := makeSTag(r.index, r.keys.next(r.domain.table.random))
 	r.state.Store(uint64(s) << 32)
 	return s, nil
@@ -66,6 +68,12 @@ func (r *Region) wait() {
 
 // STag is the current one; 0 while the region is not valid.
 func (r *Region) STag() STag { return STag(r.state.Load() >> 32) }
+
+// Count notes that a peer has placed n octets. The caller holds the region, which may be bound anew as soon as nobody does.
+func (r *Region) Count(n int) { r.placed.Add(uint64(n)) }
+
+// Placed is how many octets peers have placed by tagged segments since the last Bind, those placed twice counted twice.
+func (r *Region) Placed() uint64 { return r.placed.Load() }
 
 // Domain is the protection domain that the region belongs to.
 func (r *Region) Domain() *Domain { return r.domain }

@@ -150,10 +150,22 @@ func read(t *testing.T, p *peer, i *iser.Datamover, itt uint32, n int) (iscsi.Bu
 	return in, h
 }
 
+// short is the SCSI Response of a task that has got what write writes, of 4096 octets.
+func short(itt uint32) iscsi.BHS {
+	b := bhs(iscsi.OpSCSIResponse, 0x80, itt)
+	r := iscsi.SCSIResponse(b)
+	r.SetUnderflow(true)
+	r.SetResidual(4096 - uint32(len(late)))
+	return b
+}
+
+// late is what write writes.
+const late = "late"
+
 // respond sends a SCSI Response, with the STag to invalidate if it is not 0.
 func (p *peer) respond(itt uint32, invalidate rnic.STag) {
 	p.t.Helper()
-	wr := rnic.SendWR{Op: rnic.OpSend, Inline: pdu(nil, bhs(iscsi.OpSCSIResponse, 0x80, itt), nil)}
+	wr := rnic.SendWR{Op: rnic.OpSend, Inline: pdu(nil, short(itt), nil)}
 	if invalidate != 0 {
 		wr.Op, wr.RemoteSTag = rnic.OpSendInvalidate, invalidate
 	}
@@ -163,7 +175,7 @@ func (p *peer) respond(itt uint32, invalidate rnic.STag) {
 func (p *peer) write(h iser.Header) {
 	p.t.Helper()
 	require.NoError(p.t, p.qp.PostSend(&rnic.SendWR{
-		Op: rnic.OpWrite, Inline: []byte("late"), RemoteSTag: h.ReadSTag(), RemoteAddr: h.ReadBase(),
+		Op: rnic.OpWrite, Inline: []byte(late), RemoteSTag: h.ReadSTag(), RemoteAddr: h.ReadBase(),
 	}))
 }
 
@@ -185,7 +197,7 @@ func TestSTagsDieWithTheTask(t *testing.T) {
 			p.write(h)
 			p.respond(5, c.invalidate(h))
 			require.Equal(t, iscsi.OpSCSIResponse, wait(t, n.pdus).Opcode())
-			require.Equal(t, "late", string(in.Bytes()[:4]))
+			require.Equal(t, late, string(in.Bytes()[:4]))
 			clear(in.Bytes())
 			p.write(h)
 			require.Error(t, wait(t, n.ended), "a write to a dead STag ends the connection")
@@ -227,6 +239,53 @@ func TestSTagsDieWithTheTask(t *testing.T) {
 	})
 }
 
+// TestUnderrun: a good status of a read that claims more than was written ends the connection, and is not handed up. Where the residual tells of it, or the
+// status is not good, it is.
+func TestUnderrun(t *testing.T) {
+	claims := func(status byte, underflow bool, residual uint32) iscsi.BHS {
+		b := bhs(iscsi.OpSCSIResponse, 0x80, 9)
+		r := iscsi.SCSIResponse(b)
+		r.SetStatus(status)
+		r.SetUnderflow(underflow)
+		r.SetResidual(residual)
+		return b
+	}
+	for name, c := range map[string]struct {
+		written bool
+		b       iscsi.BHS
+		want    int64 // 0: it is handed up
+	}{
+		"nothing written":         {false, claims(0, false, 0), 4096},
+		"little written":          {true, claims(0, false, 0), 4096},
+		"residual too small":      {true, claims(0, true, 4091), 5},
+		"residual":                {true, claims(0, true, 4092), 0},
+		"nothing, with residual":  {false, claims(0, true, 4096), 0},
+		"residual beyond the end": {false, claims(0, true, 1<<31), 0},
+		"CHECK CONDITION":         {true, claims(2, false, 0), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, setup{})
+			p, i, n := w.rawTarget(t, linux)
+			enterInitiator(t, p, i, n, params())
+			_, h := read(t, p, i, 9, 4096)
+			placed := uint64(0)
+			if c.written {
+				p.write(h)
+				placed = uint64(len(late))
+			}
+			p.send(pdu(nil, c.b, nil))
+			if c.want == 0 {
+				require.Equal(t, iscsi.OpSCSIResponse, wait(t, n.pdus).Opcode())
+				return
+			}
+			var ue *iser.UnderrunError
+			require.ErrorAs(t, wait(t, n.ended), &ue)
+			require.Equal(t, iser.UnderrunError{ITT: 9, Placed: placed, Want: c.want}, *ue)
+			require.Empty(t, n.pdus, "the response is not handed up")
+		})
+	}
+}
+
 // TestWrongInvalidation: a Send with Invalidate may name the STag of its own task only.
 func TestWrongInvalidation(t *testing.T) {
 	w := newWorld(t, setup{})
@@ -248,7 +307,7 @@ func TestWrongInvalidation(t *testing.T) {
 func TestResponseNamesSTag(t *testing.T) {
 	w := newWorld(t, setup{})
 	respond := func(p *peer, itt uint32, read, write rnic.STag) {
-		p.send(pdu(header(write, read, 0, 0), bhs(iscsi.OpSCSIResponse, 0x80, itt), nil))
+		p.send(pdu(header(write, read, 0, 0), short(itt), nil))
 	}
 	for name, c := range map[string]struct {
 		name func(own, other, gone rnic.STag) (itt uint32, read, write rnic.STag)
@@ -278,7 +337,7 @@ func TestResponseNamesSTag(t *testing.T) {
 				respond(p, 2, other.ReadSTag(), 0)
 				require.Equal(t, iscsi.OpSCSIResponse, wait(t, n.pdus).Opcode(), "the others go on")
 				if itt == 1 {
-					require.Equal(t, "late", string(in.Bytes()[:4]))
+					require.Equal(t, late, string(in.Bytes()[:4]))
 					clear(in.Bytes())
 					p.write(own)
 					require.Error(t, wait(t, n.ended), "the STag is dead")

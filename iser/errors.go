@@ -65,6 +65,18 @@ func (e *InvalidationError) Error() string {
 	return fmt.Sprintf("iser: the peer invalidated STag 0x%08x, which is not one of task 0x%08x", uint32(e.STag), e.ITT)
 }
 
+// UnderrunError is a good status of a read with less data than it claims to have come: the rest of the buffer is stale. It ends the
+// connection.
+type UnderrunError struct {
+	ITT    uint32
+	Placed uint64 // octets
+	Want   int64  // octets
+}
+
+func (e *UnderrunError) Error() string {
+	return fmt.Sprintf("iser: the target wrote %d octets for task 0x%08x, whose good status claims %d", e.Placed, e.ITT, e.Want)
+}
+
 // CreditError is a peer that has more PDUs outstanding than it was allowed. It ends the connection.
 type CreditError struct{ Held, Limit int }
 

@@ -15,6 +15,7 @@ type task struct {
 	read, write grant
 	in          iscsi.Buffer // gets a copy of read.bounce
 	inLen       int
+	again       bool // granted anew: what came by another connection counts, too
 	next        *task
 }
 
@@ -63,7 +64,13 @@ func (d *Datamover) reassign(h Header, bhs []byte, tb *iscsi.TaskBuffers) error 
 		d.revoke(&t.write)
 		d.recycleTask(t)
 	}
-	return d.advertiseTask(h, itt, tb, tb.In != nil && tb.InLen > 0, tb.Out != nil && tb.OutLen > 0, 0)
+	if err := d.advertiseTask(h, itt, tb, tb.In != nil && tb.InLen > 0, tb.Out != nil && tb.OutLen > 0, 0); err != nil {
+		return err
+	}
+	if t := d.tasks[itt]; t != nil {
+		t.again = true
+	}
+	return nil
 }
 
 // advertiseTask grants data-in, and data-out behind its first from octets.
@@ -234,6 +241,9 @@ func (d *Datamover) endTask(t *task, bhs iscsi.BHS, invalidated rnic.STag) error
 	if t.write.window != nil {
 		d.stats.localInvalid++
 	}
+	if err == nil {
+		err = t.complete(iscsi.SCSIResponse(bhs))
+	}
 	if t.read.bounce && err == nil {
 		// What was not sent must not show another task's octets.
 		r := iscsi.SCSIResponse(bhs)
@@ -245,6 +255,23 @@ func (d *Datamover) endTask(t *task, bhs iscsi.BHS, invalidated rnic.STag) error
 	}
 	d.dropTask(t)
 	return err
+}
+
+// complete holds a good status of a read against the data that was placed before it, where the device counts that: a target that wrote less must say
+// so by the residual, or the caller would take what its buffer held before for data of the disk.
+func (t *task) complete(r iscsi.SCSIResponse) error {
+	counter, ok := t.read.window.(rnic.PlacementCounter)
+	if !ok || t.again || t.write.stag != 0 || r.Response() != 0 || r.Status() != 0 {
+		return nil
+	}
+	want := int64(t.inLen)
+	if r.Underflow() {
+		want -= int64(r.Residual())
+	}
+	if n := counter.Placed(); int64(n) < want {
+		return &UnderrunError{ITT: r.ITT(), Placed: n, Want: want}
+	}
+	return nil
 }
 
 // cutTask is dropTask for a task that gets no response: the peer may be using its memory at this

@@ -48,6 +48,7 @@ func (s *Stream) inWrite(f *mpa.FPDU) error {
 		}
 		if f.Whole {
 			f.CopyTo(ddp.TaggedLen, mem[off:off+n])
+			r.Count(n)
 			r.Release()
 		} else {
 			_, access := r.Held()

@@ -174,6 +174,13 @@ type Window interface {
 	Free() error
 }
 
+// PlacementCounter is a Window of a device that counts what is placed through it, as those in software do.
+type PlacementCounter interface {
+	// Placed is how many octets the peer's RDMA Writes have placed since the window was bound, those placed twice counted twice. It includes all that the
+	// peer sent before a Send whose completion has been delivered. It keeps its value until the window is bound again.
+	Placed() uint64
+}
+
 // SRQ is a receive queue that several QPs draw from.
 type SRQ interface {
 	// PostRecv appends the chain of receives. It fails as a whole or not at all.

@@ -348,6 +348,9 @@ func (w *window) unlink() {
 	w.of, w.next, w.prev = nil, nil, nil
 }
 
+// Placed implements rnic.PlacementCounter.
+func (w *window) Placed() uint64 { return w.region.Placed() }
+
 func (w *window) STag() rnic.STag { return rnic.STag(w.region.STag()) }
 func (w *window) release() error  { return w.Free() }
 

@@ -141,6 +141,13 @@ func TestLyingRDMA(t *testing.T) {
 			require.NotEqual(g.t, g.past.stag, stag, "each task has an STag of its own")
 			g.write(g.s.frame(&segment{op: rdmaWrite, tagged: true, last: true, stag: g.past.stag, to: g.past.base, payload: g.disk[:8]}))
 		}},
+		{"NoData", "RFC 7145, 7.3.5: a good status without the data that it claims", func(g *target, p *pdu, stag uint32, base uint64) {
+			g.status(p, nil, 0, 1024, nil)
+		}},
+		{"HalfTheData", "RFC 7145, 7.3.5: a good status with half of the data that it claims", func(g *target, p *pdu, stag uint32, base uint64) {
+			g.write(g.s.frame(&segment{op: rdmaWrite, tagged: true, last: true, stag: stag, to: base, payload: g.disk[:512]}))
+			g.status(p, nil, 0, 1024, nil)
+		}},
 		{"ReadOfRead", "RFC 7145, 7.3.6: an RDMA Read of the buffer of a read", func(g *target, p *pdu, stag uint32, base uint64) {
 			b := be.AppendUint32(nil, 0x0d0d0d02)
 			b = be.AppendUint64(b, 0)
