@@ -6,8 +6,8 @@ ip addr add $IP/24 dev lo
 ip addr add 10.9.0.2/24 dev lo
 modprobe -a tcp_diag inet_diag xfs ext4
 mkdir -p /disks /mnt
-span=15s
-[ $FULL = 1 ] && span=120s
+span=15s loops=1
+[ $FULL = 1 ] && span=120s loops=4
 url=iser://$IP:$PORT/$IQN
 
 # Later kernels load the driver when it is asked for.
@@ -63,8 +63,11 @@ check "iser attached lists it" sh -c "iser attached | grep -q '$dev .*320 MiB .*
 check "a second iser attach of the disk is refused" sh -c "! iser attach $url/0 2>/tmp/no && grep -q 'attached already, as $dev' /tmp/no"
 warnings >/dev/null
 
+make_fs() { if [ $1 = ext4 ]; then mkfs.ext4 -q -F $dev; else mkfs.xfs -q -f $dev; fi; }
+sound() { if [ $1 = ext4 ]; then e2fsck -fn $dev; else xfs_repair -n $dev; fi; }
+
 for fs in ext4 xfs; do
-	[ $fs = ext4 ] && must "mkfs.ext4" mkfs.ext4 -q -F $dev || must "mkfs.xfs" mkfs.xfs -q -f $dev
+	must "mkfs.$fs" make_fs $fs
 	must "$fs: mount" mount -t $fs $dev /mnt
 	tree /mnt/tree
 	check "$fs: a random changer finds what it wrote" fsx 1
@@ -75,44 +78,49 @@ for fs in ext4 xfs; do
 	check "$fs: checksums hold" tree_holds /mnt/tree
 	: >/tmp/cuts
 	check "$fs: a random changer while connections are cut" disturbed 4 fsx 2
-	check "$fs: fio verifies mixed sizes while connections are cut" disturbed 4 fio_round /mnt/fio --loops=4
+	check "$fs: fio verifies mixed sizes while connections are cut" disturbed 4 fio_round /mnt/fio --loops=$loops
 	note "$fs: connections cut $(wc -l </tmp/cuts) times"
 	sed -n '$s/^/NOTE '$fs': /p' /tmp/fsx.log >>/host/results
 	check "$fs: checksums hold after the cuts" tree_holds /mnt/tree
 	check "$fs: iser detach leaves a mounted device alone" sh -c "! iser detach $dev 2>/tmp/no && grep -q 'mounted on /mnt' /tmp/no"
 	umount /mnt
-	if [ $fs = ext4 ]; then check "ext4: fsck" e2fsck -fn $dev; else check "xfs: xfs_repair" xfs_repair -n $dev; fi
+	check "$fs: sound" sound $fs
 done
 
 # iserd killed, then the tool itself, under a mounted file system.
-mkfs.ext4 -q -F $dev && mount $dev /mnt
-tree /mnt/tree
-fsx 3 &
-changer=$!
-for kill in 1 2; do
+for fs in xfs ext4; do
+	make_fs $fs && mount $dev /mnt
+	tree /mnt/tree
+	fsx 3 &
+	changer=$!
+	for kill in 1 2; do
+		sleep 3
+		kill -9 $ISERD
+		wait $ISERD 2>/dev/null
+		iserd_up $(lun)
+	done
+	wait $changer
+	check "$fs: iserd killed twice: the random changer sees nothing" [ $? = 0 ]
+	fsx 4 &
+	changer=$!
 	sleep 3
-	kill -9 $ISERD
-	wait $ISERD 2>/dev/null
-	iserd_up $(lun)
+	kill -9 $ATTACH
+	wait $ATTACH 2>/dev/null
+	check "$fs: iser attached says that the device waits" sh -c "iser attached | grep -q '$dev .*waiting'"
+	attach_up --persist $url/0
+	check "$fs: the restarted tool takes over the same device" [ $dev = /dev/nbd$n ]
+	sleep 3
+	kill $ATTACH
+	wait $ATTACH
+	check "$fs: a tool that is told to stop leaves the device, with status 0" [ $? = 0 ]
+	attach_up --persist $url/0
+	wait $changer
+	check "$fs: the tool killed and restarted: the random changer sees nothing" [ $? = 0 ]
+	check "$fs: checksums hold" tree_holds /mnt/tree
+	[ $fs = ext4 ] && continue # it grows
+	umount /mnt
+	check "$fs: sound after kills" sound $fs
 done
-wait $changer
-check "iserd killed twice: the random changer sees nothing" [ $? = 0 ]
-fsx 4 &
-changer=$!
-sleep 3
-kill -9 $ATTACH
-wait $ATTACH 2>/dev/null
-check "iser attached says that the device waits" sh -c "iser attached | grep -q '$dev .*waiting'"
-attach_up --persist $url/0
-check "the restarted tool takes over the same device" [ $dev = /dev/nbd$n ]
-sleep 3
-kill $ATTACH
-wait $ATTACH
-check "a tool that is told to stop leaves the device, with status 0" [ $? = 0 ]
-attach_up --persist $url/0
-wait $changer
-check "the tool killed and restarted: the random changer sees nothing" [ $? = 0 ]
-check "checksums hold" tree_holds /mnt/tree
 
 # Growth, live.
 truncate -s +32M /disks/a.img
@@ -121,7 +129,7 @@ larger() { [ "$(blockdev --getsize64 $dev)" = $((352 << 20)) ]; }
 await 60 "the device to grow" larger && pass "the device grows with the disk"
 check "the file system grows" resize2fs $dev
 umount /mnt
-check "fsck after it all" e2fsck -fn $dev
+check "ext4: sound after it all" sound ext4
 check "detach by URL" iser detach $url/0
 await 10 "the tool to end" attach_ended
 wait $ATTACH
@@ -129,21 +137,26 @@ check "the tool ends with status 0 when its device is detached" [ $? = 0 ]
 check "nothing is attached" sh -c "[ \$(iser attached | wc -l) = 1 ]"
 
 # One of two paths is removed, and the tool polls.
-attach_up --poll 20ms --path iser://10.9.0.2:$PORT/$IQN/0 $url/0
-mount $dev /mnt
-fsx 5 &
-changer=$!
-sleep 3
-ip addr del 10.9.0.2/24 dev lo
-ss -K -t dst 10.9.0.2 >/dev/null 2>&1
-wait $changer
-check "a path removed: the random changer sees nothing" [ $? = 0 ]
-check "checksums hold on one path" tree_holds /mnt/tree
-umount /mnt
-kill $ATTACH
-wait $ATTACH
-check "without --persist the device goes with the tool, with status 0" [ $? = 0 ]
-check "and is gone" sh -c "[ \$(iser attached | wc -l) = 1 ]"
+for fs in ext4 xfs; do
+	ip addr add 10.9.0.2/24 dev lo 2>/dev/null
+	attach_up --poll 20ms --path iser://10.9.0.2:$PORT/$IQN/0 $url/0
+	make_fs $fs && mount $dev /mnt
+	tree /mnt/tree
+	fsx 5 &
+	changer=$!
+	sleep 3
+	ip addr del 10.9.0.2/24 dev lo
+	ss -K -t dst 10.9.0.2 >/dev/null 2>&1
+	wait $changer
+	check "$fs: a path removed: the random changer sees nothing" [ $? = 0 ]
+	check "$fs: checksums hold on one path" tree_holds /mnt/tree
+	umount /mnt
+	check "$fs: sound after it" sound $fs
+	kill $ATTACH
+	wait $ATTACH
+	check "$fs: without --persist the device goes with the tool, with status 0" [ $? = 0 ]
+	check "$fs: and is gone" sh -c "[ \$(iser attached | wc -l) = 1 ]"
+done
 
 # Dirty pages beyond the memory that is free.
 ip addr add 10.9.0.2/24 dev lo
