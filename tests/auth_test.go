@@ -55,7 +55,7 @@ func TestCHAPOfPrograms(t *testing.T) {
 		{1, "chmod 600", []string{"ls", "--chap-user", "alice", "--chap-secret-file", open, d.url("iscsi", "")}},
 		{2, "--chap-secret-file", []string{"ls", "--chap-user", "alice", d.url("iscsi", "")}},
 		{2, "need --chap-user", []string{"ls", "--chap-secret-file", mine, d.url("iscsi", "")}},
-		{1, "do not belong into a URL", []string{"ls", "iscsi://alice%" + chapSecret + "@" + d.Addr + "/" + d.Name}},
+		{2, "do not belong into a URL", []string{"ls", "iscsi://alice%" + chapSecret + "@" + d.Addr + "/" + d.Name}},
 	} {
 		r := run(t, nil, program(t, "iser"), c.args...)
 		assert.Equal(t, c.status, r.status, "%v: %s", c.args, r.stderr)
