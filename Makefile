@@ -33,7 +33,7 @@ demo: build ## a disk over iSER and iSCSI on loopback: write 256 MiB, read it ba
 	@tests/demo.sh $(BIN)
 
 bench: ## the benchmarks with their ratios to raw TCP
-	$(GO) test -pgo=$(PGO) -run '^$$' -bench . -benchmem ./...
+	$(GO) test -p 1 -pgo=$(PGO) -run '^$$' -bench . -benchmem ./...
 
 profile: ## measure anew what the compiler is told of the hot paths (a quiet machine)
 	@d=$$(mktemp -d) && trap 'rm -rf $$d' EXIT && \

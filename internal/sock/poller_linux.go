@@ -21,6 +21,7 @@ type Poller struct {
 	last     atomic.Int64 // when a request began or ended, since start
 	idleWait brevity      // from the end of the last request to the next
 	workWait brevity      // from a request to its answer
+	pays     trial
 
 	leading atomic.Bool // somebody polls, and has what follows
 	visited []*Guest
@@ -54,6 +55,7 @@ func NewPoller(limit time.Duration) *Poller {
 func newPoller(limit time.Duration) *Poller {
 	p := &Poller{limit: limit, start: time.Now()}
 	p.guests.Store(new([]*Guest))
+	p.pays.init()
 	return p
 }
 
@@ -98,12 +100,14 @@ func takeOver(c net.Conn) *bare {
 // begun notes that a request is under way.
 func (p *Poller) begun() {
 	now := p.now()
+	waited := now - p.last.Load()
 	switch n := p.under.Add(1); {
 	case n > maxPolled:
 		p.crowded.Store(calmDown)
 	case n == 1:
-		p.idleWait.note(now-p.last.Load() < int64(p.limit))
+		p.idleWait.note(waited < int64(p.limit))
 	}
+	p.pays.next(now, waited >= int64(p.limit) || p.crowded.Load() > 0)
 	if p.crowded.Load() > 0 {
 		p.crowded.Add(-1)
 	}
@@ -123,7 +127,7 @@ func (p *Poller) now() int64 { return int64(time.Since(p.start)) }
 // worth tells whether to poll.
 func (p *Poller) worth() bool {
 	switch {
-	case p.crowded.Load() > 0:
+	case p.crowded.Load() > 0 || !p.pays.on.Load():
 		return false
 	case p.under.Load() == 0:
 		return p.idleWait.holds()
