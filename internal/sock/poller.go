@@ -9,8 +9,8 @@ package sock
 //	(NBD client)      (goroutine)                 (target)
 //
 // Who polls has the processor for nothing if nothing comes. So it is done only while one of the last two waits of the same kind was shorter
-// than the limit: waits for a guest's next request, or for the leader's answer to one. And it is done only while requests are answered sooner
-// with it than without it, which is tried now and then: where others want the processor, they are not.
+// than the limit: waits for a guest's next request, or for the leader's answer to one. And it is not done while requests are answered later
+// with it than without it, which is tried now and then: where others want the processor, they are.
 //
 // The runtime's poller must not know of a socket that is polled: it would wake a thread for what the polling one has taken already. So both
 // kinds of connections are taken out of it, and who sleeps until one has something does so at a gate of its own, which is shut while

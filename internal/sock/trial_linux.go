@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// trial finds out whether polling pays, which it does not where others want the processor. Requests are counted in blocks; a few blocks with polling and
-// without it are timed in turns, then the better way goes on for many, and then it is asked again.
+// trial finds out whether polling costs more than it gains, as it does where others want the processor. Requests are counted in blocks; a few blocks
+// with polling and without it are timed in turns, then one way goes on for many, and then it is asked again.
 //
-//	| poll | sleep | poll | sleep |  the better one ...  | poll | sleep | ...
-//	 <------- trialBlocks -------> <----- restBlocks -----
+//	| poll | sleep | poll | sleep |  poll, unless that is clearly slower ...  | poll | sleep | ...
+//	 <------- trialBlocks -------> <-------- restBlocks or longRest --------->
 type trial struct {
 	on atomic.Bool // poll in this block
 
@@ -17,6 +17,7 @@ type trial struct {
 	block  int        // since the trial began
 	n      int        // requests of this block
 	skip   int        // so many more are not counted
+	losses int        // 1 if polling was slower the last time
 	last   int64      // when the last one began, in nanoseconds
 	asleep int64      // what the timed requests without polling took
 	awake  int64      // and those with it
@@ -24,9 +25,10 @@ type trial struct {
 
 const (
 	trialBlocks = 4
-	restBlocks  = 32
-	blockLen    = 32 // requests that are timed
-	settleLen   = 4  // and those before, and behind a pause, in which the way changes
+	restBlocks  = 64  // without polling
+	longRest    = 256 // with it, since each trial costs some of what it gains
+	blockLen    = 48  // requests that are timed
+	settleLen   = 16  // and those before, and behind a pause, in which the way changes
 
 	// mostTaken is what one request counts for at most, in nanoseconds: one that somebody else's work has held up for long must not decide alone.
 	mostTaken = 400_000
@@ -65,9 +67,29 @@ func (t *trial) next(now int64, after bool) {
 	case t.block < trialBlocks:
 		t.on.Store(!polled)
 	case t.block == trialBlocks:
-		t.on.Store(t.awake+t.awake/64 < t.asleep) // a processor for less is a bad deal
-	case t.block == trialBlocks+restBlocks:
-		t.block, t.awake, t.asleep = 0, 0, 0
-		t.on.Store(true)
+		t.decide()
+	case t.block == trialBlocks+restBlocks && !polled, t.block == trialBlocks+longRest:
+		t.again()
 	}
+}
+
+// decide ends a trial. Polling that was clearly slower (what else happens is worth some percent either way) is tried once more at once, since a
+// single trial may be spoilt by others' work.
+func (t *trial) decide() {
+	lost := t.asleep < t.awake-t.awake/8
+	switch {
+	case !lost:
+		t.losses = 0
+	case t.losses == 0:
+		t.losses++
+		t.again()
+		return
+	}
+	t.on.Store(!lost)
+}
+
+// again begins a trial.
+func (t *trial) again() {
+	t.block, t.awake, t.asleep = 0, 0, 0
+	t.on.Store(true)
 }

@@ -78,7 +78,7 @@ var table = []leg{
 	{name: "multipath", programs: []string{"cmd/iserd"}, long: true},
 	{name: "throughput", programs: []string{"cmd/iserd", "tests/interop/peer"}, long: true, also: []setting{plainJumbo}},
 	{name: "rping", programs: []string{"cmd/iwarp"}, also: []setting{plain, plainJumbo, crcJumbo, p2p}},
-	{name: "attach", programs: []string{"cmd/iserd", "cmd/iser", "tests/interop/peer"}, long: true},
+	{name: "attach", programs: []string{"cmd/iserd", "cmd/iser", "tests/interop/peer"}},
 	{name: "verbs", programs: []string{"cmd/iserd", "cmd/iser", "cmd/iwarp"}, verbs: true, also: []setting{plain}},
 }
 
