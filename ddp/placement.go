@@ -47,16 +47,14 @@ func (p *Placement) Acquire() ([][]byte, error) {
 
 // Release ends the hold after n octets were placed.
 func (p *Placement) Release(n int) {
-	if p.region != nil {
-		p.region.Count(n)
-	}
-	p.loan.Return()
 	p.left -= n
 	if p.region != nil {
 		p.off += n
+		p.region.Count(n) // before the loan ends
 	} else {
 		p.cur.Advance(n)
 	}
+	p.loan.Return()
 }
 
 // Fault is the error that stopped the placement in Acquire, or nil.

@@ -246,12 +246,7 @@ func (d *Datamover) endTask(t *task, bhs iscsi.BHS, invalidated rnic.STag) error
 	}
 	if t.read.bounce && err == nil {
 		// What was not sent must not show another task's octets.
-		r := iscsi.SCSIResponse(bhs)
-		n := t.inLen
-		if r.Underflow() {
-			n -= min(n, int(r.Residual()))
-		}
-		copy(t.in.Bytes()[:n], t.read.buf.Bytes())
+		copy(t.in.Bytes()[:t.claimed(iscsi.SCSIResponse(bhs))], t.read.buf.Bytes())
 	}
 	d.dropTask(t)
 	return err
@@ -264,14 +259,18 @@ func (t *task) complete(r iscsi.SCSIResponse) error {
 	if !ok || t.again || t.write.stag != 0 || r.Response() != 0 || r.Status() != 0 {
 		return nil
 	}
-	want := int64(t.inLen)
-	if r.Underflow() {
-		want -= int64(r.Residual())
-	}
-	if n := counter.Placed(); int64(n) < want {
+	if n, want := counter.Placed(), int64(t.claimed(r)); int64(n) < want {
 		return &UnderrunError{ITT: r.ITT(), Placed: n, Want: want}
 	}
 	return nil
+}
+
+// claimed is how many octets of data-in have come, as r says.
+func (t *task) claimed(r iscsi.SCSIResponse) int {
+	if !r.Underflow() {
+		return t.inLen
+	}
+	return int(max(int64(t.inLen)-int64(r.Residual()), 0))
 }
 
 // cutTask is dropTask for a task that gets no response: the peer may be using its memory at this

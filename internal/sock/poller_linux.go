@@ -55,7 +55,7 @@ func NewPoller(limit time.Duration) *Poller {
 func newPoller(limit time.Duration) *Poller {
 	p := &Poller{limit: limit, start: time.Now()}
 	p.guests.Store(new([]*Guest))
-	p.pays.init()
+	p.pays.again()
 	return p
 }
 

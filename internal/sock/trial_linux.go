@@ -34,8 +34,6 @@ const (
 	mostTaken = 400_000
 )
 
-func (t *trial) init() { t.on.Store(true) }
-
 // next notes that a request begins at now; after is true if nobody had sent one for so long that the time says nothing.
 func (t *trial) next(now int64, after bool) {
 	t.mu.Lock()
@@ -88,7 +86,7 @@ func (t *trial) decide() {
 	t.on.Store(!lost)
 }
 
-// again begins a trial.
+// again begins a trial, the first as well.
 func (t *trial) again() {
 	t.block, t.awake, t.asleep = 0, 0, 0
 	t.on.Store(true)

@@ -22,7 +22,7 @@ func TestTrial(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var x trial
-			x.init()
+			x.again()
 			now := int64(1e9)
 			x.next(now, true)
 			run := func(poll, sleep int64) int {
@@ -59,7 +59,7 @@ func TestTrial(t *testing.T) {
 // TestTrialSkipsPauses: a block in which somebody paused is timed from the pause on.
 func TestTrialSkipsPauses(t *testing.T) {
 	var x trial
-	x.init()
+	x.again()
 	now := int64(0)
 	for i := range 100 * trialBlocks * (settleLen + blockLen) {
 		pause := i%50 == 0

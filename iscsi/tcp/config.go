@@ -94,11 +94,7 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (iscsi.Datamover, error)
 	if err != nil {
 		return nil, err
 	}
-	if d.Wrap != nil {
-		tune(conn, d.Config.withDefaults().DeadPeer) // it can no more when it is wrapped
-		conn = d.Wrap(conn)
-	}
-	return NewInitiator(conn, d.Config), nil
+	return newOnConn(conn, d.Config, false, nil, d.Wrap), nil
 }
 
 // tune sets the connection's options. A system that does not know one works without it.

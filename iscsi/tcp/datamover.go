@@ -79,18 +79,22 @@ const (
 // NewTarget returns the Datamover of a connection that an initiator opened. read are the octets
 // already taken from conn, if someone looked at what it speaks. The Datamover owns conn from then on.
 func NewTarget(conn net.Conn, cfg Config, read []byte) *Datamover {
-	return newOnConn(conn, cfg, true, read)
+	return newOnConn(conn, cfg, true, read, nil)
 }
 
 // NewInitiator returns the Datamover of a connection to a target's portal. The Datamover owns conn
 // from then on.
 func NewInitiator(conn net.Conn, cfg Config) *Datamover {
-	return newOnConn(conn, cfg, false, nil)
+	return newOnConn(conn, cfg, false, nil, nil)
 }
 
-func newOnConn(conn net.Conn, cfg Config, target bool, read []byte) *Datamover {
+// newOnConn uses what wrap, if not nil, gives for conn, whose options are set before that hides them.
+func newOnConn(conn net.Conn, cfg Config, target bool, read []byte, wrap func(net.Conn) net.Conn) *Datamover {
 	cfg = cfg.withDefaults()
 	tune(conn, cfg.DeadPeer)
+	if wrap != nil {
+		conn = wrap(conn)
+	}
 	d := newOnSocket(sock.NewSocket(conn), cfg, target, read)
 	d.conn = conn
 	return d

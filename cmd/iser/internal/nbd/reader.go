@@ -30,8 +30,7 @@ type input struct {
 // Acquire implements sock.Scatter.
 func (in *input) Acquire() ([][]byte, error) {
 	if in.from == in.to || in.to == len(in.buf) {
-		in.to = copy(in.buf[:], in.buf[in.from:in.to])
-		in.from = 0
+		in.compact()
 	}
 	if len(in.dst) == 0 {
 		in.list[0] = in.buf[in.to:]
@@ -50,9 +49,8 @@ func (in *input) Release(n int) {
 
 // next is the next n octets, at most readAhead. They are good until the next call.
 func (in *input) next(n int) ([]byte, error) {
-	if in.to-in.from < n {
-		in.to = copy(in.buf[:], in.buf[in.from:in.to])
-		in.from = 0
+	if len(in.ahead()) < n {
+		in.compact()
 	}
 	for in.to < n {
 		if _, err := in.s.Read(in); err != nil {
@@ -69,6 +67,9 @@ func (in *input) next(n int) ([]byte, error) {
 
 // ahead is what was read and not used.
 func (in *input) ahead() []byte { return in.buf[in.from:in.to] }
+
+// compact moves it to the front.
+func (in *input) compact() { in.from, in.to = 0, copy(in.buf[:], in.ahead()) }
 
 // fill reads len(b) octets into b.
 func (in *input) fill(b []byte) error {
